@@ -1,0 +1,37 @@
+# Every target works as the first command on a fresh clone: it calls `setup` by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.up-to-date
+
+.PHONY: setup test lint bench demo clean
+.DEFAULT_GOAL := test
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "advdrop needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.11"; exit 1; }
+	@echo "Setting up .venv (a few minutes the first time: torch is large) ..."
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
+	  --constraint constraints.txt --editable '.[examples,dev]'
+	@touch $@
+
+test: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/search_quality.py
+
+demo: setup
+	@echo 'Training twice on 100 labels of scikit-learn'"'"'s digits, about 20 seconds ...'
+	$(BIN)/python examples/01_plain_torch.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

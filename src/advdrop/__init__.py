@@ -1,0 +1,91 @@
+"""Adversarial dropout for PyTorch (Park, Park, Shin and Moon, AAAI 2018)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from advdrop.checks import value_checks as value_checks
+    from advdrop.divergences import cross_entropy as cross_entropy
+    from advdrop.divergences import kl as kl
+    from advdrop.divergences import qe as qe
+    from advdrop.divergences import reverse_kl as reverse_kl
+    from advdrop.masks import AdversarialDropout as AdversarialDropout
+    from advdrop.masks import Exhaustive as Exhaustive
+    from advdrop.masks import FirstOrder as FirstOrder
+    from advdrop.masks import Iterated as Iterated
+    from advdrop.masks import Probe as Probe
+    from advdrop.masks import RandomFlips as RandomFlips
+    from advdrop.masks import flip_budget as flip_budget
+    from advdrop.masks import flip_mask as flip_mask
+    from advdrop.masks import sample_mask as sample_mask
+    from advdrop.models.split import Split as Split
+    from advdrop.models.split import cut as cut
+    from advdrop.objectives import AT as AT
+    from advdrop.objectives import VAT as VAT
+    from advdrop.objectives import AdD as AdD
+    from advdrop.objectives import Batch as Batch
+    from advdrop.objectives import CrossEntropy as CrossEntropy
+    from advdrop.objectives import EntropyMinimisation as EntropyMinimisation
+    from advdrop.objectives import MutualExclusivity as MutualExclusivity
+    from advdrop.objectives import PiModel as PiModel
+    from advdrop.objectives import SAdD as SAdD
+    from advdrop.objectives import TemporalEnsembling as TemporalEnsembling
+    from advdrop.objectives import TrainingStep as TrainingStep
+    from advdrop.objectives import TransformationStability as TransformationStability
+    from advdrop.objectives import VAdD as VAdD
+    from advdrop.presets import AUTHORS as AUTHORS
+    from advdrop.presets import PAPER as PAPER
+    from advdrop.schedules import Ramp as Ramp
+    from advdrop.statistics import frozen_statistics as frozen_statistics
+
+__version__ = "0.1.0"
+
+# `import advdrop` imports no torch: a name is fetched from its module when it is first used.
+_HOME = {
+    "checks": ["value_checks"],
+    "divergences": ["cross_entropy", "kl", "qe", "reverse_kl"],
+    "masks": [
+        "AdversarialDropout",
+        "Exhaustive",
+        "FirstOrder",
+        "Iterated",
+        "Probe",
+        "RandomFlips",
+        "flip_budget",
+        "flip_mask",
+        "sample_mask",
+    ],
+    "models.split": ["Split", "cut"],
+    "objectives": [
+        "AT",
+        "VAT",
+        "AdD",
+        "Batch",
+        "CrossEntropy",
+        "EntropyMinimisation",
+        "MutualExclusivity",
+        "PiModel",
+        "SAdD",
+        "TemporalEnsembling",
+        "TrainingStep",
+        "TransformationStability",
+        "VAdD",
+    ],
+    "presets": ["AUTHORS", "PAPER"],
+    "schedules": ["Ramp"],
+    "statistics": ["frozen_statistics"],
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'advdrop' has no attribute {name!r}")
+    return getattr(import_module(f"advdrop.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,148 @@
+"""What the library refuses, and when it looks.
+
+Shapes and types are checked always: that is free. Values (NaN, labels out of range, a Jacobian that is zero
+everywhere) can only be seen by waiting for the device, so they are checked always on the CPU, and on an
+accelerator at the first few steps and on request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+When = Literal["auto", "always", "never"]
+
+FIRST_STEPS = 3
+"""How many times each check looks at the values of a device tensor under ``"auto"``."""
+
+_when: ContextVar[When] = ContextVar("advdrop_value_checks", default="auto")
+_looked: Counter[str] = Counter()
+
+
+@contextmanager
+def value_checks(when: When) -> Iterator[None]:
+    """Choose when values are checked inside the ``with`` block.
+
+    Args:
+        when: ``"auto"`` (always on the CPU, the first steps on a device), ``"always"`` or ``"never"``.
+
+    >>> from advdrop.masks import flip_mask
+    >>> mask, jacobian = torch.ones(1, 2), torch.tensor([[float("nan"), -1.0]])
+    >>> with value_checks("never"):
+    ...     _ = flip_mask(mask, jacobian, budget=1)
+    """
+    if when not in ("auto", "always", "never"):
+        raise ValueError(f"value_checks takes 'auto', 'always' or 'never', got {when!r}")
+    token = _when.set(when)
+    try:
+        yield
+    finally:
+        _when.reset(token)
+
+
+def due(check: str, tensor: Tensor) -> bool:
+    """Whether the named check should look at the values of this tensor now."""
+    when = _when.get()
+    if torch.compiler.is_compiling() or tensor.device.type == "meta" or when == "never":
+        return False
+    if when == "always" or tensor.device.type == "cpu":
+        return True
+    _looked[check] += 1
+    return _looked[check] <= FIRST_STEPS
+
+
+def fraction(name: str, value: float) -> float:
+    """``value`` as a float in [0, 1], or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number in [0, 1], got {value!r} ({type(value).__name__})")
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1], got {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: float) -> float:
+    """``value`` as a finite float above zero, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
+    if not 0.0 < value < float("inf"):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    return float(value)
+
+
+def count(name: str, value: int, least: int = 1) -> int:
+    """``value`` as an int of at least ``least``, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {value!r} ({type(value).__name__})")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return value
+
+
+def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """``value`` if it is one of ``allowed``, or an error that lists them."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return value
+
+
+def floating(name: str, tensor: Tensor) -> Tensor:
+    """``tensor`` if it holds floats and at least one example, or an error that says what would be right."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {tensor.dtype}; convert it, e.g. {name}.float()")
+    if tensor.dim() == 0 or tensor.shape[0] == 0:
+        raise ValueError(f"{name} must hold at least one example, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def same_shape(left_name: str, left: Tensor, right_name: str, right: Tensor) -> None:
+    """An error that shows both shapes unless they are equal."""
+    if left.shape != right.shape:
+        raise ValueError(
+            f"{left_name} and {right_name} must have the same shape, got {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+
+
+def finite(name: str, tensor: Tensor) -> None:
+    """An error that names the examples with a NaN or an infinity (when value checks are due)."""
+    if not due(name, tensor):
+        return
+    least, most = torch.aminmax(tensor)
+    if not (least.isfinite() and most.isfinite()):
+        bad = (~tensor.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+        shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
+        raise ValueError(
+            f"{name} has NaN or infinity in {len(bad)} of {len(tensor)} examples (rows {shown}); "
+            "look for an exploding loss or a division by zero above the layer"
+        )
+
+
+def binary(name: str, tensor: Tensor) -> None:
+    """An error that shows an offending value unless every element is 0 or 1 (when value checks are due)."""
+    if not due(name, tensor):
+        return
+    least, most = torch.aminmax(tensor.square().sub_(tensor))
+    if not (least == 0 and most == 0):
+        odd = tensor[(tensor != 0) & (tensor != 1)][0].item()
+        raise ValueError(f"{name} must hold only 0 and 1, got {odd!r}")
+
+
+def labels(y: Tensor, classes: int) -> None:
+    """An error unless ``y`` is a vector of class indices 0..C-1."""
+    if y.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        raise TypeError(f"labels must be integers, got {y.dtype}; convert them, e.g. y.long()")
+    if y.dim() != 1:
+        raise ValueError(f"labels must be a vector (B,), got shape {tuple(y.shape)}")
+    if y.numel() and due("labels", y):
+        least, most = (int(v) for v in torch.aminmax(y))
+        if least < 0 or most >= classes:
+            raise ValueError(
+                f"labels must be in 0..{classes - 1} for {classes} outputs, got values from {least} to {most}"
+            )

@@ -1,0 +1,107 @@
+"""D[target, output], per example: how far the output of a network is from a target.
+
+The output is always logits ``(B, C)``. The target is logits, probabilities or labels::
+
+    kl(clean_logits, logits)
+    kl(ensemble_probabilities, logits, given="probabilities")
+    kl(y, logits)                                             # integers are labels
+
+Half-precision logits are raised to float32 first, so all of them are stable under autocast. Gradients flow into
+both arguments; detach the target to stop them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from advdrop import checks
+
+Given = Literal["logits", "probabilities"]
+
+
+class Divergence(Protocol):
+    """D[target, output] of each example, ``(B,)``."""
+
+    __name__: str
+
+    def __call__(self, target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+        """Per example, never negative."""
+
+
+def kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    """KL(target ‖ output) = Σ_c t_c (log t_c − log o_c), summed over the classes.
+
+    Args:
+        target: logits or probabilities ``(B, C)``, or integer labels ``(B,)``.
+        logits: the output, ``(B, C)``.
+        given: what a floating-point target is.
+
+    Returns:
+        ``(B,)``
+
+    >>> kl(torch.tensor([0]), torch.tensor([[0.0, 0.0]]))  # log 2
+    tensor([0.6931])
+    """
+    t, log_t, log_o = _distributions(target, logits, given)
+    return (t * (log_t - log_o)).sum(1)
+
+
+def reverse_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    """KL(output ‖ target), ``(B,)``: the direction that the released code searches in.
+
+    Takes the same arguments as :func:`kl`. A probability of zero in the target counts as the smallest float, so
+    that labels give a large but finite value.
+    """
+    _, log_t, log_o = _distributions(target, logits, given)
+    return (log_o.exp() * (log_o - log_t)).sum(1)
+
+
+def cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    """CE[target, output] = −Σ_c t_c log o_c, ``(B,)``. Takes the same arguments as :func:`kl`."""
+    if not target.is_floating_point():
+        checks.labels(target, logits.shape[1])
+        return F.cross_entropy(_full(logits), target.long(), reduction="none")
+    t, _, log_o = _distributions(target, logits, given)
+    return -(t * log_o).sum(1)
+
+
+def qe(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    """The quadratic error: the MEAN over the classes of (t_c − o_c)² on probabilities, ``(B,)``.
+
+    It is a mean and not a sum, so the paper's λ = 25 is 2.5 on a summed squared error. Takes the same arguments as
+    :func:`kl`.
+    """
+    o = _full(logits).softmax(1)
+    return (_probabilities(target, logits, given) - o).square().mean(1)
+
+
+def _full(logits: Tensor) -> Tensor:
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _probabilities(target: Tensor, logits: Tensor, given: Given) -> Tensor:
+    checks.choice("given", given, ("logits", "probabilities"))
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise ValueError(f"logits must be floats (B, C), got {logits.dtype} of shape {tuple(logits.shape)}")
+    if not target.is_floating_point():
+        checks.labels(target, logits.shape[1])
+        if len(target) != len(logits):
+            raise ValueError(f"got {len(target)} labels for {len(logits)} outputs")
+        return F.one_hot(target.long(), logits.shape[1]).to(_full(logits).dtype)
+    checks.same_shape("target", target, "logits", logits)
+    return _full(target) if given == "probabilities" else _full(target).softmax(1)
+
+
+def _distributions(target: Tensor, logits: Tensor, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    """t, log t and log o; log t is finite where t is zero."""
+    t = _probabilities(target, logits, given)
+    if target.is_floating_point() and given == "logits":
+        log_t = _full(target).log_softmax(1)
+        t = log_t.exp()
+    else:
+        log_t = t.clamp_min(torch.finfo(t.dtype).tiny).log()
+    return t, log_t, _full(logits).log_softmax(1)

@@ -1,0 +1,34 @@
+"""Masks: h -> εs -> εadv. Pure functions on tensors ``(B, *H)``, and the layer that applies them."""
+
+from advdrop.masks.budget import flip_budget
+from advdrop.masks.distance import euclidean, graph_edit, hamming, jaccard
+from advdrop.masks.flip import flip_mask
+from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian, unit_jacobian
+from advdrop.masks.layer import AdversarialDropout, handing
+from advdrop.masks.sample import mask_shape, sample_mask, scale_mask
+from advdrop.masks.search import Exhaustive, FirstOrder, Iterated, MaskProblem, Probe, RandomFlips, Search
+
+__all__ = [
+    "AdversarialDropout",
+    "Exhaustive",
+    "FirstOrder",
+    "Iterated",
+    "MaskDivergence",
+    "MaskProblem",
+    "Masks",
+    "Probe",
+    "RandomFlips",
+    "Search",
+    "euclidean",
+    "flip_budget",
+    "flip_mask",
+    "graph_edit",
+    "hamming",
+    "handing",
+    "jaccard",
+    "mask_jacobian",
+    "mask_shape",
+    "sample_mask",
+    "scale_mask",
+    "unit_jacobian",
+]

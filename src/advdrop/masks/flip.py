@@ -1,0 +1,105 @@
+"""Algorithm 1: the flips that raise the linearised divergence the most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from advdrop import checks
+
+Order = Literal["largest", "smallest"]
+Ties = Literal["exact", "dropped"]
+Budget = int | Sequence[int] | Tensor
+
+
+@torch.no_grad()
+def flip_mask(
+    mask: Tensor, jacobian: Tensor, budget: Budget, *, order: Order = "largest", ties: Ties = "exact"
+) -> Tensor:
+    """The adversarial mask εadv: ``budget`` flips of εs at most, chosen by J.
+
+    Around ε0 the divergence is D(ε) ≈ D(ε0) + (ε − ε0)ᵀJ (Eq. 9), so flipping unit i gains Jᵢ if it was dropped
+    and −Jᵢ if it was kept. Only positive gains are taken. With ``order="largest"`` the result maximises the
+    linearised divergence within the budget, exactly.
+
+    Args:
+        mask: the sampled mask εs, ``(B, *H)`` of 0 and 1.
+        jacobian: J, of the same shape.
+        budget: the number of flips allowed, one int or one per example ``(B,)``.
+        order: ``"largest"`` gains first; ``"smallest"`` walks in the ascending order that Algorithm 1 prints,
+            an evident slip that is kept to be compared with.
+        ties: ``"exact"`` takes exactly the ``budget`` best, ties broken the same way every time; ``"dropped"``
+            is the released code's rule: whatever does not beat the (budget + 1)-th gain is left out.
+
+    Returns:
+        εadv, of the same shape; never carries a gradient.
+
+    Deviations: the loop of Algorithm 1 goes on while the distance is *at most* δH and so overshoots by one flip;
+    the budget here is never exceeded.
+
+    >>> mask = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
+    >>> jacobian = torch.tensor([[-3.0, 5.0, 1.0, 2.0]])  # gains: 3, -5, 1, 2
+    >>> flip_mask(mask, jacobian, budget=2)
+    tensor([[0., 1., 0., 1.]])
+    """
+    checks.choice("order", order, ("largest", "smallest"))
+    checks.choice("ties", ties, ("exact", "dropped"))
+    checks.same_shape("mask", checks.floating("mask", mask), "jacobian", checks.floating("jacobian", jacobian))
+    if mask.dim() < 2:
+        raise ValueError(f"mask must be (B, *H) with at least two dimensions, got shape {tuple(mask.shape)}")
+    checks.binary("mask", mask)
+    checks.finite("jacobian", jacobian)
+
+    kept = mask.flatten(1)
+    most, limits = _limits(budget, *kept.shape, device=mask.device)
+    if most == 0:
+        return mask.clone()
+
+    slope = jacobian.flatten(1)
+    score = torch.addcmul(slope, slope, kept.to(slope.dtype), value=-2.0)  # the gain: J if dropped, -J if kept
+    floor = 0.0
+    if order == "smallest":
+        score, floor = torch.where(score > 0, -score, -torch.inf), -torch.inf
+    # One more than the budget, where the layer has it, so that the released rule can see its (k+1)-th gain.
+    beyond = int(ties == "dropped" and most < kept.shape[1])
+    best, units = score.topk(most + beyond, dim=1, sorted=limits is not None or ties == "dropped")
+    flips = best > floor
+    if limits is not None:
+        flips &= torch.arange(best.shape[1], device=mask.device) < limits[:, None]
+    if ties == "dropped":
+        flips &= best > _runner_up(best, most if limits is None else limits, floor)
+    flipped = (kept.gather(1, units) - flips.to(mask.dtype)).abs()
+    return kept.scatter(1, units, flipped).view_as(mask)
+
+
+def _limits(budget: Budget, examples: int, units: int, device: torch.device) -> tuple[int, Tensor | None]:
+    """The largest budget of the batch, and the budget of each example where they differ."""
+    if isinstance(budget, bool) or not isinstance(budget, int | Sequence | Tensor):
+        raise TypeError(f"budget must be an int or one int per example, got {budget!r} ({type(budget).__name__})")
+    if isinstance(budget, int):
+        if not 0 <= budget <= units:
+            raise ValueError(f"budget must be in 0..{units}, the number of units of the layer, got {budget}")
+        return budget, None
+    limits = torch.as_tensor(budget)
+    if limits.is_floating_point() or limits.is_complex() or limits.dtype == torch.bool:
+        raise TypeError(f"budget must hold integers, got {limits.dtype}")
+    if limits.shape != (examples,):
+        raise ValueError(f"budget must be an int or of shape ({examples},), got shape {tuple(limits.shape)}")
+    if checks.due("budget", limits):
+        least, most = (int(v) for v in torch.aminmax(limits))
+        if least < 0 or most > units:
+            raise ValueError(f"budget must be in 0..{units}, got values from {least} to {most}")
+    # The largest budget of a device tensor is not known here without waiting for the device.
+    most = int(limits.max()) if limits.device.type == "cpu" else units
+    return most, limits.to(device)
+
+
+def _runner_up(best: Tensor, limit: int | Tensor, floor: float) -> Tensor:
+    """The (k+1)-th score of each example, ``(B, 1)``; ``floor`` where the layer has no more than k units."""
+    padded = torch.nn.functional.pad(best, (0, 1), value=floor)
+    if isinstance(limit, int):
+        return padded[:, limit, None]
+    return padded.gather(1, limit[:, None].long())

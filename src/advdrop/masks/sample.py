@@ -1,0 +1,90 @@
+"""The sampled mask εs of ordinary dropout, and the scale it is applied with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from advdrop import checks
+
+Granularity = Literal["unit", "channel"]
+Scale = Literal["inverted", "renormalised", "none"]
+
+GRANULARITIES: tuple[Granularity, ...] = ("unit", "channel")
+SCALES: tuple[Scale, ...] = ("inverted", "renormalised", "none")
+
+
+def mask_shape(shape: Sequence[int], granularity: Granularity = "unit") -> tuple[int, ...]:
+    """The shape of the mask of an activation: ``(B, *H)``, or ``(B, C, 1, ..., 1)`` for whole channels.
+
+    >>> mask_shape((8, 16, 4, 4), "channel")
+    (8, 16, 1, 1)
+    """
+    checks.choice("granularity", granularity, GRANULARITIES)
+    if len(shape) < 2:
+        raise ValueError(f"a mask is (B, *H) with at least two dimensions, got shape {tuple(shape)}")
+    if granularity == "unit":
+        return tuple(shape)
+    return (shape[0], shape[1]) + (1,) * (len(shape) - 2)
+
+
+def sample_mask(
+    like: Tensor | Sequence[int],
+    p: float,
+    generator: torch.Generator | None = None,
+    granularity: Granularity = "unit",
+) -> Tensor:
+    """A dropout mask εs: each entry is 0 with probability p, else 1.
+
+    Args:
+        like: an activation ``(B, *H)``, whose dtype and device the mask takes, or just its shape.
+        p: the DROP probability, as in ``torch.nn.Dropout``.
+        generator: where the randomness comes from; the global generator if not given.
+        granularity: one entry per ``"unit"``, or one per ``"channel"`` (dimension 1), broadcast over the rest.
+
+    Returns:
+        ``(B, *H)``, or ``(B, C, 1, ..., 1)`` for channels.
+
+    >>> sample_mask((2, 3), p=0.0)
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    """
+    p = checks.fraction("p", p)
+    if isinstance(like, Tensor):
+        checks.floating("like", like)
+        mask = like.new_empty(mask_shape(like.shape, granularity))
+    else:
+        device = generator.device if generator is not None else None
+        mask = torch.empty(mask_shape(like, granularity), device=device)
+    if p == 0.0:
+        return mask.fill_(1.0)
+    return mask.bernoulli_(1.0 - p, generator=generator)
+
+
+def scale_mask(mask: Tensor, p: float, scale: Scale = "inverted") -> Tensor:
+    """What h is multiplied with: the mask, scaled so that the next layer sees the usual magnitude.
+
+    The paper does not mention a scale. ``"inverted"`` divides by 1 − p, as ordinary dropout does, whatever was
+    flipped. ``"renormalised"`` is the released code's ``ε / Σε · H`` for each example (an example that lost all
+    its units stays zero). ``"none"`` is the paper's formula to the letter.
+
+    Args:
+        mask: ``(B, *H)`` of 0 and 1.
+        p: the drop probability the mask was sampled with.
+        scale: one of the above.
+
+    >>> scale_mask(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), p=0.2, scale="renormalised")
+    tensor([[2., 0., 2., 0.]])
+    """
+    checks.choice("scale", scale, SCALES)
+    if scale == "renormalised":
+        units = mask[0].numel()
+        # Summed in float32: bfloat16 cannot count beyond 256.
+        kept = mask.flatten(1).sum(1, dtype=torch.float32).clamp_min(1.0)
+        return mask * (units / kept).to(mask.dtype).view(-1, *[1] * (mask.dim() - 1))
+    if scale == "none" or p == 0.0 or p == 1.0:
+        return mask
+    return mask / (1.0 - p)

@@ -1,0 +1,221 @@
+"""Searches for the adversarial mask, all with one interface: ``search(problem) -> masks``.
+
+A search knows nothing of networks: its problem is D as a function of the masks, the sampled masks εs and a budget.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from advdrop import checks
+from advdrop.masks.flip import Order, Ties, flip_mask
+from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian
+
+SearchBudget = int | tuple[int, ...]
+"""The flips allowed: one int for which the units of all layers compete, or one int for each layer."""
+
+
+@dataclass(frozen=True)
+class MaskProblem:
+    """argmax D(ε) over the masks within ``budget`` flips of εs (Eq. 3).
+
+    Args:
+        divergence: D of each example ``(B,)``, as a function of what the units are multiplied with.
+        sampled: εs, one ``(B, *H)`` per layer.
+        budget: the flips allowed, one int shared by the layers or one for each.
+        scale: turns masks of 0 and 1 into what the units are multiplied with (see ``scale_mask``).
+        generator: the randomness of searches that have some.
+    """
+
+    divergence: MaskDivergence
+    sampled: Masks
+    budget: SearchBudget
+    scale: Callable[[Masks], Masks] = tuple
+    generator: torch.Generator | None = None
+
+    def jacobian(self, masks: Masks | None = None) -> Masks:
+        """J at these masks, or at ε0 = 1: the network without dropout, ones that no scale is applied to."""
+        if masks is None:
+            return mask_jacobian(self.divergence, tuple(torch.ones_like(mask) for mask in self.sampled))
+        return mask_jacobian(self.divergence, self.scale(masks))
+
+    def flip(self, jacobians: Masks, part: float = 1.0, *, order: Order = "largest", ties: Ties = "exact") -> Masks:
+        """The best masks within a part of the budget, if D were linear (Algorithm 1)."""
+        if isinstance(self.budget, tuple):
+            triples = zip(self.sampled, jacobians, self.budget, strict=True)
+            return tuple(flip_mask(mask, j, int(k * part), order=order, ties=ties) for mask, j, k in triples)
+        budget = int(self.budget * part)
+        if len(self.sampled) == 1:
+            return (flip_mask(self.sampled[0], jacobians[0], budget, order=order, ties=ties),)
+        return self.separate(flip_mask(join(self.sampled), join(jacobians), budget, order=order, ties=ties))
+
+    def separate(self, joint: Tensor) -> Masks:
+        """The masks of the layers from one ``(B, ΣH)``."""
+        parts = joint.split([mask[0].numel() for mask in self.sampled], dim=1)
+        return tuple(part.reshape(mask.shape) for part, mask in zip(parts, self.sampled, strict=True))
+
+
+def join(masks: Masks) -> Tensor:
+    """The units of all layers side by side, ``(B, ΣH)``."""
+    return torch.cat([mask.flatten(1) for mask in masks], dim=1)
+
+
+class Search(ABC):
+    """How εadv is looked for."""
+
+    @abstractmethod
+    def __call__(self, problem: MaskProblem) -> Masks:
+        """Masks within the budget that make the divergence large."""
+
+
+@final
+@dataclass(eq=False)
+class FirstOrder(Search):
+    """The paper's search: one Jacobian at ε0 = 1, then the largest gains (Algorithm 1).
+
+    Args:
+        order: see ``flip_mask``.
+        ties: see ``flip_mask``.
+    """
+
+    order: Order = "largest"
+    ties: Ties = "exact"
+    _warned: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.choice("order", self.order, ("largest", "smallest"))
+        checks.choice("ties", self.ties, ("exact", "dropped"))
+
+    def __call__(self, problem: MaskProblem) -> Masks:
+        """One forward and one backward pass through what lies above the layer."""
+        jacobian = problem.jacobian()
+        self._warned = self._warned or _warn_if_zero(jacobian)
+        return problem.flip(jacobian, order=self.order, ties=self.ties)
+
+
+@final
+@dataclass(eq=False)
+class Iterated(Search):
+    """Linearises again after every 1/n of the budget: the t-th mask solves the linear problem for t/n of it.
+
+    Args:
+        steps: n, the number of Jacobians. The first is the paper's, at ε0 = 1; the others at the mask found so far.
+    """
+
+    steps: int = 4
+    _warned: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.count("steps", self.steps)
+
+    def __call__(self, problem: MaskProblem) -> Masks:
+        """``steps`` forward and backward passes through what lies above the layer."""
+        jacobian = problem.jacobian()
+        self._warned = self._warned or _warn_if_zero(jacobian)
+        masks = problem.flip(jacobian, part=1 / self.steps)
+        for step in range(2, self.steps + 1):
+            masks = problem.flip(problem.jacobian(masks), part=step / self.steps)
+        return masks
+
+
+@final
+@dataclass(eq=False)
+class Probe(Search):
+    """Linearises at random flips of εs: alive where the Jacobian at ε0 = 1 vanishes.
+
+    Where the clean and the perturbed pass agree at ε0 (no dropout at the layer, no other noise), D has its minimum
+    there, and D ≈ ½(ε − ε0)ᵀH(ε − ε0). The Jacobian at a random neighbour is H times a random direction: one step of
+    the power iteration by which VAT finds its direction, with masks in the place of vectors.
+
+    Args:
+        iterations: power iterations; each starts from the mask that the last one found.
+    """
+
+    iterations: int = 1
+
+    def __post_init__(self) -> None:
+        checks.count("iterations", self.iterations)
+
+    def __call__(self, problem: MaskProblem) -> Masks:
+        """``iterations`` forward and backward passes through what lies above the layer."""
+        masks = RandomFlips()(problem)
+        for _ in range(self.iterations):
+            masks = problem.flip(problem.jacobian(masks))
+        return masks
+
+
+@final
+@dataclass(eq=False)
+class RandomFlips(Search):
+    """The control: as many flips as the budget allows, of units chosen at random."""
+
+    def __call__(self, problem: MaskProblem) -> Masks:
+        """No pass at all."""
+        # Every flip gains something, and how much is random.
+        gains = (torch.empty_like(m).uniform_(0.5, 1.0, generator=problem.generator) for m in problem.sampled)
+        return problem.flip(tuple(g * (1 - 2 * m) for g, m in zip(gains, problem.sampled, strict=True)))
+
+
+@final
+@dataclass(eq=False)
+class Exhaustive(Search):
+    """The oracle: tries every mask within the budget. For small layers only.
+
+    Args:
+        max_units: refuse more units than this: the work grows as 2^H.
+    """
+
+    max_units: int = 16
+
+    @torch.no_grad()
+    def __call__(self, problem: MaskProblem) -> Masks:
+        """One forward pass for every mask in the ball."""
+        best = start = join(problem.sampled)
+        units = start.shape[1]
+        if units > self.max_units:
+            raise ValueError(
+                f"an exhaustive search over {units} units would try up to 2^{units} masks; use another search, or "
+                f"raise max_units (now {self.max_units}) if you mean it"
+            )
+        highest = problem.divergence(problem.scale(problem.sampled))
+        for flips in itertools.product((0.0, 1.0), repeat=units):
+            flipped = start.new_tensor(flips)
+            if not _within_budget(problem, flipped):
+                continue
+            masks = (start - flipped).abs()
+            reached = problem.divergence(problem.scale(problem.separate(masks)))
+            best = torch.where((reached > highest)[:, None], masks, best)
+            highest = torch.maximum(reached, highest)
+        return problem.separate(best)
+
+
+def _within_budget(problem: MaskProblem, flipped: Tensor) -> bool:
+    if not isinstance(problem.budget, tuple):
+        return int(flipped.sum()) <= problem.budget
+    sizes = [mask[0].numel() for mask in problem.sampled]
+    return all(int(f.sum()) <= k for f, k in zip(flipped.split(sizes), problem.budget, strict=True))
+
+
+def _warn_if_zero(jacobian: Masks) -> bool:
+    """Warn, and say so, if no unit of any example has a Jacobian above rounding."""
+    # Equal outputs leave the rounding of a softmax in float32, also where the units are of half precision.
+    tiny = 8 * torch.finfo(torch.promote_types(jacobian[0].dtype, torch.float32)).eps
+    for slope in jacobian:
+        if not checks.due("zero jacobian", slope) or max(abs(v.item()) for v in torch.aminmax(slope)) > tiny:
+            return False
+    warnings.warn(
+        "the mask search met an all-zero Jacobian: the clean and the perturbed pass agree at ε0 = 1, where the "
+        "divergence has its minimum, so the flips mean nothing. This happens when the layer's p is 0 and nothing "
+        "else differs between the two passes. Use noise='independent' with dropout, noise or augmentation below "
+        "the layer, give the layer p > 0, or take search=Probe().",
+        stacklevel=2,
+    )
+    return True

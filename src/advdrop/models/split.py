@@ -1,0 +1,158 @@
+"""f(x, ε) = upper(under(x) ⊙ ε): a network cut below its AdversarialDropout layers.
+
+Everything below the layers does not depend on the mask, so its pass is made once and only the upper network runs
+again for the search and for the adversarial mask. ``cut`` finds the place by itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from operator import getitem
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, fx, nn
+
+from advdrop.masks.layer import AdversarialDropout
+
+Hidden = Any
+"""What crosses the cut: h ``(B, *H)``, or a tuple with all values that the upper network needs."""
+
+
+class Split(nn.Module):
+    """A network in two parts; the AdversarialDropout layers, one or more, are in ``upper``.
+
+    Args:
+        under: f^under, from the input to h.
+        upper: f^upper, from h to the logits, usually starting with the layer.
+
+    >>> Split(nn.Linear(4, 8), nn.Sequential(AdversarialDropout(), nn.Linear(8, 2)))(Tensor(3, 4)).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(self, under: nn.Module, upper: nn.Module) -> None:
+        super().__init__()
+        if contains_layer(under):
+            raise ValueError(
+                "the under network of a Split must not contain an AdversarialDropout layer: its output is computed "
+                "once and shared by all masks; move the layer to the start of the upper network"
+            )
+        self.under = under
+        self.upper = upper
+
+    def forward(self, x: Tensor) -> Tensor:
+        """upper(under(x))."""
+        return cast(Tensor, self.upper(self.under(x)))
+
+
+def adversarial_layers(model: nn.Module) -> tuple[AdversarialDropout, ...]:
+    """The AdversarialDropout layers of a model, each once."""
+    return tuple(module for module in model.modules() if isinstance(module, AdversarialDropout))
+
+
+def contains_layer(model: nn.Module) -> bool:
+    """Whether there is an AdversarialDropout layer in this module."""
+    return any(isinstance(module, AdversarialDropout) for module in model.modules())
+
+
+def cut(model: nn.Module, at: str | None = None) -> Split:
+    """The model as a ``Split`` that shares its parameters.
+
+    A ``Split`` is returned as it is; an ``nn.Sequential`` is cut between its children, at any depth; any other
+    module is traced (``torch.fx``), and everything that does not depend on a mask goes into ``under``. Only the
+    ``forward`` of modules that contain a layer is traced; the others are called as they are. Where that fails (say,
+    a branch on the values of a tensor), ``under`` is the identity and ``upper`` the whole model: right, but slower,
+    and said in a warning. The result is remembered until the model's modules, parameters or training modes change.
+
+    Args:
+        model: a network with or without AdversarialDropout layers.
+        at: the dotted name of a module to cut before, if not before the first layer.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), AdversarialDropout(), nn.Linear(8, 2))
+    >>> len(cut(net).under), len(cut(net).upper)
+    (2, 2)
+    """
+    if isinstance(model, Split) and at is None:
+        return model
+    # The parts hold on to the old modules and parameters, so their ids cannot be taken by new ones.
+    state = (at, *((id(m), m.training) for m in model.modules()), *map(id, model.parameters()))
+    if model not in _cuts or _cuts[model][0] != state:
+        _cuts[model] = (state, _cut(model, _named(model, at)))
+    return _cuts[model][1]
+
+
+_cuts: WeakKeyDictionary[nn.Module, tuple[object, Split]] = WeakKeyDictionary()
+
+
+def _named(model: nn.Module, at: str | None) -> nn.Module | None:
+    if at is None:
+        return None
+    modules = dict(model.named_modules())
+    if at not in modules or modules[at] is model:
+        raise ValueError(f"cannot cut at {at!r}: the modules of this model are {', '.join(filter(None, modules))}")
+    return modules[at]
+
+
+def _cut(model: nn.Module, place: nn.Module | None) -> Split:
+    if model is place or isinstance(model, AdversarialDropout):
+        return Split(nn.Identity(), model)
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        children = list(model)
+        for i, child in enumerate(children):
+            if _holds(child, place):
+                inner = _cut(child, place)
+                return Split(
+                    nn.Sequential(*children[:i], *_parts(inner.under)),
+                    nn.Sequential(*_parts(inner.upper), *children[i + 1 :]),
+                )
+    if not _holds(model, place):
+        return Split(nn.Identity(), model)
+    try:
+        return _trace(model, place)
+    except Exception as error:  # whatever stops the tracer, the full passes are right
+        warnings.warn(
+            f"{type(model).__name__} could not be cut below its AdversarialDropout layer, so every pass runs the whole "
+            f"network. Write it as Split(under, upper) or nn.Sequential to save them. The tracer said: {error}",
+            stacklevel=2,
+        )
+        return Split(nn.Identity(), model)
+
+
+def _holds(module: nn.Module, place: nn.Module | None) -> bool:
+    return contains_layer(module) or any(m is place for m in module.modules())
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, nn.Identity):
+        return []
+    return list(module) if isinstance(module, nn.Sequential) else [module]
+
+
+def _trace(model: nn.Module, place: nn.Module | None) -> Split:
+    class Tracer(fx.Tracer):
+        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+            del module_qualified_name
+            return m is place or isinstance(m, AdversarialDropout) or not _holds(m, place)
+
+    graph = Tracer().trace(model)
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    roots = {n for n in calls if (m := model.get_submodule(n.target)) is place or isinstance(m, AdversarialDropout)}
+    above: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node in roots or node.op == "output" or above.intersection(node.all_input_nodes):
+            above.add(node)
+    crossing = [n for n in graph.nodes if n not in above and above.intersection(n.users)]
+
+    under, upper = fx.Graph(), fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node not in above:
+            copies[node] = under.node_copy(node, copies.__getitem__)
+    under.output(tuple(copies[node] for node in crossing))
+
+    hidden = upper.placeholder("hidden")
+    inner = {node: upper.call_function(getitem, (hidden, i)) for i, node in enumerate(crossing)}
+    for node in graph.nodes:
+        if node in above:
+            inner[node] = upper.node_copy(node, inner.__getitem__)
+    return Split(fx.GraphModule(model, under), fx.GraphModule(model, upper))

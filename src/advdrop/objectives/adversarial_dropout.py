@@ -1,0 +1,150 @@
+"""Adversarial dropout: the general term of formula 3, and its special cases SAdD and VAdD.
+
+L_AdD = D[g(x, y, θ), f(x, εadv)],   εadv = argmax D[g, f(x, ε)] over ‖εs − ε‖ ≤ δH
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from torch import Tensor
+
+from advdrop import checks
+from advdrop.divergences import Divergence, Given, cross_entropy, kl
+from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget
+from advdrop.masks.search import SearchBudget
+from advdrop.models.split import Hidden
+from advdrop.objectives.base import Term
+from advdrop.objectives.batch import Rows
+from advdrop.objectives.passes import Pass, Passes
+
+Target = Callable[[Passes], Tensor]
+"""g: from the passes of the step to labels ``(B,)``, logits or probabilities ``(B, C)``."""
+
+Noise = Literal["independent", "shared"]
+
+
+def labels(passes: Passes) -> Tensor:
+    """g(y) = y, the target of SAdD."""
+    return passes.batch.labels()
+
+
+def clean_output(passes: Passes) -> Tensor:
+    """g(x, θ) = f(x, εs), the target of VAdD."""
+    return passes.clean("unlabelled").logits
+
+
+@dataclass(kw_only=True)
+class AdD(Term):
+    """D[g, f(x, εadv)], for any target, divergence and search.
+
+    Args:
+        target: g. Gradients flow through it in the loss; the search takes it as given.
+        divergence: D.
+        delta: δ for every layer; each layer's own if not given.
+        search: how εadv is looked for.
+        search_divergence: the D that is searched with, if another than that of the loss.
+        noise: the noise ρ of the rest of the network, and the view. ``"shared"``: the adversarial pass sees what the
+            clean one saw; h is computed once, and only the upper network runs again. ``"independent"``: other noise,
+            and the second view where the batch has one; a second pass of the under network, which the search and the
+            adversarial pass share.
+        budget: int(δ·H) flips in each ``"layer"``, or one budget ``"shared"`` by all layers, int(Σ δ·H).
+        given: what a floating-point target is.
+        rows: the rows the term runs on.
+
+    References: Park et al. (2018), formulas 3 to 5 and Algorithm 1.
+    """
+
+    target: Target
+    divergence: Divergence
+    rows: Rows
+    delta: float | None = None
+    search: Search = field(default_factory=FirstOrder)
+    search_divergence: Divergence | None = None
+    noise: Noise = "independent"
+    budget: Literal["layer", "shared"] = "layer"
+    given: Given = "logits"
+
+    def __post_init__(self) -> None:
+        if self.delta is not None:
+            checks.fraction("delta", self.delta)
+        checks.choice("noise", self.noise, ("independent", "shared"))
+        checks.choice("budget", self.budget, ("layer", "shared"))
+
+    @property
+    def name(self) -> str:
+        """Such as ``vadd_kl``."""
+        return f"{type(self).__name__.lower()}_{self.divergence.__name__}"
+
+    def per_example(self, passes: Passes) -> Tensor:
+        """``(B,)``."""
+        clean = passes.clean(self.rows)
+        if not clean.layers:
+            raise ValueError(
+                f"{type(self).__name__} needs a model with an AdversarialDropout layer, and none ran in "
+                f"{type(passes.model).__name__}; put advdrop.AdversarialDropout(p, delta) where nn.Dropout stood"
+            )
+        target = self.target(passes)
+        shared = self.noise == "shared"
+        h = clean.h if shared else passes.under_again(self.rows)
+        noise = clean.upper_noise if shared else passes.noise()
+
+        searched, fixed, constant = self.search_divergence or self.divergence, target.detach(), _detached(h)
+
+        def divergence(masks: Masks) -> Tensor:
+            with passes.unnoticed(noise):
+                logits = passes.upper(constant, clean.layers, masks, "search")
+            return searched(fixed, logits, given=self.given)
+
+        problem = MaskProblem(divergence, clean.masks, self._budget(clean), clean.scale, passes.generator)
+        masks = clean.scale(self.search(problem))
+        with passes.unnoticed(noise) if shared else nullcontext():
+            logits = passes.upper(h, clean.layers, masks, "adversarial")
+        return self.divergence(target, logits, given=self.given)
+
+    def _budget(self, clean: Pass) -> SearchBudget:
+        units = [mask[0].numel() for mask in clean.masks]
+        deltas = [layer.delta if self.delta is None else self.delta for layer in clean.layers]
+        if self.budget == "shared":
+            return int(sum(delta * h for delta, h in zip(deltas, units, strict=True)))
+        return tuple(flip_budget(delta, h) for delta, h in zip(deltas, units, strict=True))
+
+
+@final
+@dataclass(kw_only=True)
+class SAdD(AdD):
+    """Supervised adversarial dropout, formula 4: the target is the label. Takes the arguments of :class:`AdD`.
+
+    >>> SAdD(delta=0.05).name
+    'sadd_cross_entropy'
+    """
+
+    target: Target = labels
+    divergence: Divergence = cross_entropy
+    rows: Rows = "labelled"
+    noise: Noise = "shared"
+
+
+@final
+@dataclass(kw_only=True)
+class VAdD(AdD):
+    """Virtual adversarial dropout, formula 5: the target is the network's own clean output, so no label is needed.
+
+    Takes the arguments of :class:`AdD`; ``divergence`` is :func:`kl`, :func:`qe` or :func:`cross_entropy`.
+
+    >>> VAdD(delta=0.05).name
+    'vadd_kl'
+    """
+
+    target: Target = clean_output
+    divergence: Divergence = kl
+    rows: Rows = "unlabelled"
+
+
+def _detached(h: Hidden) -> Hidden:
+    if isinstance(h, tuple | list):
+        return tuple(map(_detached, h))
+    return h.detach() if isinstance(h, Tensor) else h

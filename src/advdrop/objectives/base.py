@@ -1,0 +1,187 @@
+"""What every objective is: terms, each per example until it is reduced, added up with weights.
+
+The paper's formulas read as they are written::
+
+    CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(delta=0.05)                        # formula 6
+    CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(delta=0.05) + VAT(epsilon=8.0)     # formula 7
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from advdrop import checks
+from advdrop.objectives.batch import Batch, Rows
+from advdrop.objectives.passes import Passes
+from advdrop.schedules import Schedule
+from advdrop.statistics import MOVING, PassName
+
+Weight = float | Schedule
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The value of an objective.
+
+    Args:
+        total: Σ λ·term, a scalar to call ``backward()`` on.
+        terms: the mean of each term before its weight, detached.
+        weights: λ of each term at this progress.
+    """
+
+    total: Tensor
+    terms: dict[str, Tensor]
+    weights: dict[str, float]
+
+
+class Objective(ABC):
+    """A weighted sum of terms. Add objectives with ``+``; weight them with ``*`` and a number or a schedule."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
+        """Each term behind the factors of its weight."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        *,
+        progress: float = 1.0,
+        generator: torch.Generator | None = None,
+        moving: Collection[PassName] = MOVING,
+    ) -> Loss:
+        """Run the passes and add up the terms.
+
+        Args:
+            model: the network, in training mode; its output is logits ``(B, C)``.
+            batch: the rows of this step.
+            progress: the share of the training that is done, in [0, 1]; schedules depend on it.
+            generator: the randomness of masks and perturbations, on the device of the batch. Without it, one draw from
+                the global generator seeds them.
+            moving: the passes that may move running batch-norm statistics, see ``advdrop.statistics``.
+        """
+        checks.fraction("progress", progress)
+        wants_gradient = any(term.input_gradient for _, term in self.parts)
+        passes = Passes(model, batch, generator, moving, wants_gradient)
+        terms, weights, total = {}, {}, None
+        for name, (factors, term) in self.named_parts().items():
+            value = term.per_example(passes).mean()
+            weight = math.prod(factor(progress) if callable(factor) else factor for factor in factors)
+            total = weight * value if total is None else total + weight * value
+            terms[name], weights[name] = value.detach(), weight
+        assert total is not None
+        return Loss(total, terms, weights)
+
+    def named_parts(self) -> dict[str, tuple[tuple[Weight, ...], Term]]:
+        """The parts by the names of their terms; a name that comes again is numbered."""
+        named: dict[str, tuple[tuple[Weight, ...], Term]] = {}
+        for part in self.parts:
+            name, number = part[1].name, 2
+            while name in named:
+                name, number = f"{part[1].name}_{number}", number + 1
+            named[name] = part
+        return named
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training needs: the state of each term that has one."""
+        return {name: state for name, (_, term) in self.named_parts().items() if (state := term.term_state())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the state that ``state_dict`` gave."""
+        for name, (_, term) in self.named_parts().items():
+            if term.term_state():
+                if name not in state:
+                    raise ValueError(f"the state has nothing for {name!r}, only for {sorted(state)}")
+                term.load_term_state(state[name])
+
+    def __add__(self, other: Objective) -> Objective:
+        if not isinstance(other, Objective):
+            return NotImplemented
+        return Combination(self.parts + other.parts)
+
+    def __mul__(self, weight: Weight) -> Objective:
+        if isinstance(weight, Objective) or not (callable(weight) or isinstance(weight, int | float)):
+            return NotImplemented
+        if not callable(weight) and not 0.0 <= weight < math.inf:
+            raise ValueError(f"a weight must be finite and not negative, got {weight!r}")
+        return Combination(tuple(((*factors, weight), term) for factors, term in self.parts))
+
+    __rmul__ = __mul__
+
+
+class Term(Objective):
+    """One term of an objective: a value for each example of some rows."""
+
+    rows: Rows
+    """The rows the term runs on."""
+
+    input_gradient: ClassVar[bool] = False
+    """Whether the term differentiates the labelled clean pass with respect to its input."""
+
+    @property
+    def name(self) -> str:
+        """The key of the term in ``Loss.terms``, such as ``cross_entropy``."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z][a-z]{2})", "_", type(self).__name__).lower()
+
+    @property
+    def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
+        """Itself, unweighted."""
+        return (((), self),)
+
+    @abstractmethod
+    def per_example(self, passes: Passes) -> Tensor:
+        """The value for each of the rows, ``(B,)``."""
+
+    def term_state(self) -> dict[str, Tensor]:
+        """What must survive an interruption; most terms have nothing."""
+        return {}
+
+    def load_term_state(self, state: dict[str, Tensor]) -> None:
+        """Take up the state that ``term_state`` gave."""
+        del state
+
+
+@final
+@dataclass(frozen=True)
+class Combination(Objective):
+    """What ``+`` and ``*`` make."""
+
+    terms: tuple[tuple[tuple[Weight, ...], Term], ...]
+
+    @property
+    def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
+        """The terms and their weights."""
+        return self.terms
+
+
+@final
+class TrainingStep(nn.Module):
+    """A network and its objective as one module, so that ``DistributedDataParallel`` can wrap the whole step.
+
+    Args:
+        model: the network.
+        objective: the objective.
+
+    >>> from advdrop.objectives import CrossEntropy
+    >>> step = TrainingStep(nn.Linear(3, 2), CrossEntropy())
+    >>> step(Batch(torch.ones(1, 3), torch.tensor([1]))).total.shape
+    torch.Size([])
+    """
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, batch: Batch, progress: float = 1.0, generator: torch.Generator | None = None) -> Loss:
+        """The loss of one step."""
+        return self.objective(self.model, batch, progress=progress, generator=generator)

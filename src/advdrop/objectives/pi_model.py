@@ -1,0 +1,34 @@
+"""The Π model: two noisy passes should agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from advdrop.divergences import Divergence, qe
+from advdrop.objectives.base import Term
+from advdrop.objectives.batch import Rows
+from advdrop.objectives.passes import Passes
+
+
+@final
+@dataclass
+class PiModel(Term):
+    """L_SE = D[f(x, ε¹), f(x, ε²)] (Eq. 1), on two passes with independent noise, masks and augmentation.
+
+    Gradients flow through both passes.
+
+    Args:
+        divergence: D; Laine and Aila, and the paper, use the quadratic error.
+
+    References: Laine and Aila, "Temporal Ensembling for Semi-Supervised Learning", ICLR 2017.
+    """
+
+    divergence: Divergence = qe
+    rows: Rows = "unlabelled"
+
+    def per_example(self, passes: Passes) -> Tensor:
+        """``(B,)``."""
+        return self.divergence(passes.clean(self.rows).logits, passes.again(self.rows).logits)

@@ -1,0 +1,70 @@
+"""The two terms of Sajjadi et al.: transformation / stability and mutual exclusivity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import final
+
+import torch
+from torch import Tensor
+
+from advdrop import checks
+from advdrop.objectives.base import Term
+from advdrop.objectives.batch import Rows
+from advdrop.objectives.passes import Passes
+
+
+@final
+@dataclass
+class TransformationStability(Term):
+    """l_TS = Σ_{j<k} ‖f^j(x) − f^k(x)‖₂² over n passes with independent noise, masks and augmentation.
+
+    The sum over the classes of squared differences of probabilities: 2 passes of it are C times Π's quadratic error.
+
+    Args:
+        passes: n, 4 or 5 in the original. The batch has two views, so all passes but the first take the second.
+
+    References: Sajjadi et al., "Regularization With Stochastic Transformations and Perturbations for Deep
+    Semi-Supervised Learning", NIPS 2016.
+    """
+
+    passes: int = 4
+    rows: Rows = "unlabelled"
+
+    def __post_init__(self) -> None:
+        checks.count("passes", self.passes, least=2)
+
+    def per_example(self, passes: Passes) -> Tensor:
+        """``(B,)``."""
+        logits = [passes.clean(self.rows).logits, *(passes.again(self.rows).logits for _ in range(self.passes - 1))]
+        outputs = [output.float().softmax(1) if output.dtype.itemsize < 4 else output.softmax(1) for output in logits]
+        return torch.stack([(one - other).square().sum(1) for one, other in combinations(outputs, 2)]).sum(0)
+
+
+@final
+@dataclass
+class MutualExclusivity(Term):
+    """l_ME = −Σ_k f_k Π_{l≠k} (1 − f_l): lowest, −1, where one class has all the probability.
+
+    References: as for :class:`TransformationStability`; l = 0.1·l_ME + 1·l_TS there.
+
+    Deviations: on the clean pass alone, where the original adds up its n passes.
+    """
+
+    rows: Rows = "unlabelled"
+
+    def per_example(self, passes: Passes) -> Tensor:
+        """``(B,)``."""
+        return mutual_exclusivity(passes.clean(self.rows).logits)
+
+
+def mutual_exclusivity(logits: Tensor) -> Tensor:
+    """−Σ_k f_k Π_{l≠k} (1 − f_l) from logits, ``(B, C) -> (B,)``.
+
+    >>> mutual_exclusivity(torch.tensor([[0.0, 0.0], [90.0, 0.0]]))
+    tensor([-0.5000, -1.0000])
+    """
+    f = (logits.float() if logits.dtype.itemsize < 4 else logits).softmax(1)
+    rest = torch.log1p(-f.clamp_max(1.0 - torch.finfo(f.dtype).eps))
+    return -(f * (rest.sum(1, keepdim=True) - rest).exp()).sum(1)

@@ -1,0 +1,98 @@
+"""Temporal ensembling: the output should agree with the average of its own past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor, distributed
+
+from advdrop import checks
+from advdrop.divergences import Divergence, qe
+from advdrop.objectives.base import Term
+from advdrop.objectives.batch import Rows
+from advdrop.objectives.passes import Passes
+
+
+@final
+@dataclass(eq=False)
+class TemporalEnsembling(Term):
+    """D[z̃, f(x, εs)] with z̃ = Z / (1 − αᵗ) and Z ← αZ + (1 − α) f(x, εs) each time a row is seen.
+
+    One pass a step instead of Π's two. A row that was never seen before costs nothing. Under ``torch.distributed``
+    the updates of all ranks are gathered, so every rank has the same table; ranks must have batches of one size.
+
+    Args:
+        examples: N, the number of rows of the data set; ``Batch.index`` points into 0..N-1.
+        classes: C.
+        momentum: α.
+        divergence: D.
+
+    References: Laine and Aila, "Temporal Ensembling for Semi-Supervised Learning", ICLR 2017.
+
+    Deviations: t counts how often that very row was seen, where the original counts epochs. When every row is seen once
+    an epoch the two are equal; when batches are drawn from two streams only this one is defined.
+    """
+
+    examples: int
+    classes: int
+    momentum: float = 0.6
+    divergence: Divergence = qe
+    rows: Rows = "unlabelled"
+    ensemble: Tensor = field(init=False, repr=False)
+    seen: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.fraction("momentum", self.momentum)
+        self.ensemble = torch.zeros(checks.count("examples", self.examples), checks.count("classes", self.classes))
+        self.seen = torch.zeros(self.examples)
+
+    def per_example(self, passes: Passes) -> Tensor:
+        """``(B,)``; also records the outputs."""
+        logits = passes.clean(self.rows).logits
+        index = self._index(passes, logits)
+        # A copy: the table changes before backward() needs the target again.
+        times, target = self.seen[index], self.ensemble[index]
+        target = target / (1.0 - self.momentum ** times.clamp_min(1.0))[:, None]
+        value = self.divergence(target, logits, given="probabilities")
+        self._record(index, logits.detach().float().softmax(1))
+        return torch.where(times > 0, value, 0.0)
+
+    def _index(self, passes: Passes, logits: Tensor) -> Tensor:
+        index = passes.batch.index
+        if index is None:
+            raise ValueError("temporal ensembling needs to know the rows: give the Batch an index")
+        if logits.shape[1] != self.classes:
+            raise ValueError(
+                f"TemporalEnsembling has classes={self.classes}, but the network has {logits.shape[1]} outputs"
+            )
+        if checks.due("index", index) and not (int(index.min()) >= 0 and int(index.max()) < self.examples):
+            raise ValueError(
+                f"index must be in 0..{self.examples - 1}, got values from {int(index.min())} to {int(index.max())}"
+            )
+        self.ensemble, self.seen = self.ensemble.to(logits.device), self.seen.to(logits.device)
+        return index
+
+    @torch.no_grad()
+    def _record(self, index: Tensor, probabilities: Tensor) -> None:
+        if distributed.is_available() and distributed.is_initialized():
+            index, probabilities = _gathered(index), _gathered(probabilities)
+        old = self.ensemble[index]
+        self.ensemble[index] = self.momentum * old + (1.0 - self.momentum) * probabilities.to(old.dtype)
+        self.seen[index] += 1.0
+
+    def term_state(self) -> dict[str, Tensor]:
+        """The table and the counts."""
+        return {"ensemble": self.ensemble, "seen": self.seen}
+
+    def load_term_state(self, state: dict[str, Tensor]) -> None:
+        """Take up the table and the counts."""
+        checks.same_shape("the saved ensemble", state["ensemble"], "this one", self.ensemble)
+        self.ensemble, self.seen = state["ensemble"].clone(), state["seen"].clone()
+
+
+def _gathered(tensor: Tensor) -> Tensor:
+    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(parts, tensor.contiguous())
+    return torch.cat(parts)

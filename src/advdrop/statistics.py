@@ -1,0 +1,47 @@
+"""Batch-norm statistics when one step makes several passes.
+
+Every pass of a training step normalises with the statistics of its own batch. Which passes may also move the
+running ones, the ones of evaluation, is a choice: three passes that all move them move them three times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+from torch import nn
+
+PassName = Literal["labelled", "clean", "second", "adversarial", "search", "input"]
+"""The passes of a step: the clean ones of the labelled and of the other rows, a second one with other noise (Π), the
+one with the adversarial mask, the mask search, and those on perturbed inputs (AT, VAT)."""
+
+PASSES: tuple[PassName, ...] = get_args(PassName)
+
+MOVING: frozenset[PassName] = frozenset({"labelled", "clean", "second", "adversarial"})
+"""The passes that move running statistics in the authors' code; the paper does not say."""
+
+
+@contextmanager
+def frozen_statistics(*modules: nn.Module) -> Iterator[None]:
+    """Inside the block no normalisation layer moves its running statistics; training still uses the batch's.
+
+    Args:
+        modules: the networks to freeze. Any module with a ``track_running_stats`` attribute is covered: torch's
+            batch and instance norms, and whatever follows their convention.
+
+    >>> import torch
+    >>> norm = nn.BatchNorm1d(2)
+    >>> with frozen_statistics(norm):
+    ...     _ = norm(torch.randn(8, 2) + 5.0)
+    >>> norm.running_mean
+    tensor([0., 0.])
+    """
+    tracking = [m for module in modules for m in module.modules() if getattr(m, "track_running_stats", False)]
+    try:
+        for norm in tracking:
+            norm.track_running_stats = False
+        yield
+    finally:
+        for norm in tracking:
+            norm.track_running_stats = True

@@ -30,7 +30,7 @@ def naive_vadd_step(model: Split, x: Tensor, y: Tensor, optimiser: torch.optim.O
     jacobian = h.detach() * h.grad
     optimiser.zero_grad()
     gain = torch.where(mask == 0, jacobian, -jacobian)
-    best, units = gain.topk(int(delta * gain.shape[1]) + 1, dim=1)
+    best = gain.topk(int(delta * gain.shape[1]) + 1, dim=1).values
     flips = (gain > best[:, -1:].clamp_min(0)) & (gain > 0)
     adversarial = torch.where(flips, 1 - mask, mask)
 

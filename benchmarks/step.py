@@ -12,17 +12,17 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from naive import naive_vadd_step
-from torch import Tensor, nn
 
 from advdrop import VAT, Batch, CrossEntropy, PiModel, Ramp, VAdD, flip_mask, kl, qe
 from advdrop.models import Split, conv_large, mnist_cnn
 from advdrop.objectives import Objective
+from naive import naive_vadd_step
 
 NETWORKS: dict[str, tuple[Callable[[], Split], int, tuple[int, ...]]] = {
     "mnist_cnn": (mnist_cnn, 128, (1, 28, 28)),
@@ -37,7 +37,7 @@ METHODS: dict[str, Objective] = {
 }
 
 
-def median_times(steps: dict[str, Callable[[], None]], repeats: int, label: str) -> dict[str, list[float]]:
+def median_times(steps: Mapping[str, Callable[[], object]], repeats: int, label: str) -> dict[str, list[float]]:
     """Milliseconds of each step, taking turns; the first round is not counted."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(repeats + 1):
@@ -111,7 +111,7 @@ def measure_search(mnist_step_ms: float, repeats: int) -> list[dict[str, Any]]:
     for examples, units in [(128, 2048), (512, 2048), (128, 65_536), (512, 65_536)]:
         mask, jacobian = torch.bernoulli(torch.full((examples, units), 0.5)), torch.randn(examples, units)
         budget = max(1, int(0.005 * units))
-        step = lambda mask=mask, jacobian=jacobian, budget=budget: flip_mask(mask, jacobian, budget)  # noqa: E731
+        step = partial(flip_mask, mask, jacobian, budget)
         (times,) = median_times({"flip": step}, repeats, f"flip_mask {examples} x {units}").values()
         median = statistics.median(times)
         row: dict[str, Any] = {"network": f"{examples} x {units}", "method": f"flip_mask, {budget} flips"}
@@ -119,6 +119,19 @@ def measure_search(mnist_step_ms: float, repeats: int) -> list[dict[str, Any]]:
         rows.append(row)
     rows[0]["share_of_mnist_step_percent"] = round(100 * rows[0]["median_ms"] / mnist_step_ms, 2)
     return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The step times as the README shows them."""
+    methods = dict.fromkeys(row["method"] for row in rows if "ratio_to_plain" in row)
+    networks = dict.fromkeys(row["network"] for row in rows if "ratio_to_plain" in row)
+    heads = {name: f"{name}, batch {NETWORKS[name][1]}" for name in networks}
+    text = "| step | " + " | ".join(heads.values()) + " |\n|---|" + "---|" * len(heads) + "\n"
+    for method in methods:
+        cells = (row for name in networks for row in rows if (row["network"], row["method"]) == (name, method))
+        times = (f"{row['ratio_to_plain']:.2f}x ({row['median_ms']:.0f} ms)" for row in cells)
+        text += f"| {method} | " + " | ".join(times) + " |\n"
+    return text
 
 
 def main() -> None:

@@ -134,13 +134,20 @@ def binary(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} must hold only 0 and 1, got {odd!r}")
 
 
-def labels(y: Tensor, classes: int) -> None:
-    """An error unless ``y`` is a vector of class indices 0..C-1."""
-    if y.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+def label_vector(y: Tensor) -> Tensor:
+    """``y`` if it is a vector of integers, or an error that says what would be right."""
+    if not isinstance(y, Tensor):
+        raise TypeError(f"labels must be a tensor, got {type(y).__name__}")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TypeError(f"labels must be integers, got {y.dtype}; convert them, e.g. y.long()")
     if y.dim() != 1:
         raise ValueError(f"labels must be a vector (B,), got shape {tuple(y.shape)}")
-    if y.numel() and due("labels", y):
+    return y
+
+
+def labels(y: Tensor, classes: int) -> None:
+    """An error unless ``y`` is a vector of class indices 0..C-1 (values, when value checks are due)."""
+    if label_vector(y).numel() and due("labels", y):
         least, most = (int(v) for v in torch.aminmax(y))
         if least < 0 or most >= classes:
             raise ValueError(

@@ -29,7 +29,7 @@ class Divergence(Protocol):
     __name__: str
 
     def __call__(self, target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-        """Per example, never negative."""
+        """Per example; never negative, up to rounding."""
 
 
 def kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
@@ -62,8 +62,8 @@ def reverse_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Te
 
 def cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     """CE[target, output] = −Σ_c t_c log o_c, ``(B,)``. Takes the same arguments as :func:`kl`."""
+    _check(target, logits, given)
     if not target.is_floating_point():
-        checks.labels(target, logits.shape[1])
         return F.cross_entropy(_full(logits), target.long(), reduction="none")
     t, _, log_o = _distributions(target, logits, given)
     return -(t * log_o).sum(1)
@@ -75,24 +75,30 @@ def qe(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     It is a mean and not a sum, so the paper's λ = 25 is 2.5 on a summed squared error. Takes the same arguments as
     :func:`kl`.
     """
-    o = _full(logits).softmax(1)
-    return (_probabilities(target, logits, given) - o).square().mean(1)
+    t = _probabilities(target, logits, given)
+    return (t - _full(logits).softmax(1)).square().mean(1)
 
 
 def _full(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
-def _probabilities(target: Tensor, logits: Tensor, given: Given) -> Tensor:
+def _check(target: Tensor, logits: Tensor, given: Given) -> None:
     checks.choice("given", given, ("logits", "probabilities"))
     if logits.dim() != 2 or not logits.is_floating_point():
         raise ValueError(f"logits must be floats (B, C), got {logits.dtype} of shape {tuple(logits.shape)}")
+    if target.is_floating_point():
+        checks.same_shape("target", target, "logits", logits)
+        return
+    checks.labels(target, logits.shape[1])
+    if len(target) != len(logits):
+        raise ValueError(f"got {len(target)} labels for {len(logits)} outputs")
+
+
+def _probabilities(target: Tensor, logits: Tensor, given: Given) -> Tensor:
+    _check(target, logits, given)
     if not target.is_floating_point():
-        checks.labels(target, logits.shape[1])
-        if len(target) != len(logits):
-            raise ValueError(f"got {len(target)} labels for {len(logits)} outputs")
         return F.one_hot(target.long(), logits.shape[1]).to(_full(logits).dtype)
-    checks.same_shape("target", target, "logits", logits)
     return _full(target) if given == "probabilities" else _full(target).softmax(1)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 PassName = Literal["labelled", "clean", "second", "adversarial", "search", "input"]
 """The passes of a step: the clean ones of the labelled and of the other rows, a second one with other noise (Π), the
@@ -37,11 +38,19 @@ def frozen_statistics(*modules: nn.Module) -> Iterator[None]:
     >>> norm.running_mean
     tensor([0., 0.])
     """
-    tracking = [m for module in modules for m in module.modules() if getattr(m, "track_running_stats", False)]
+    layers: list[Any] = [layer for module in modules for layer in module.modules() if layer.training]
+    moving = [layer for layer in layers if getattr(layer, "track_running_stats", False)]
+    # An instance norm goes on moving its buffers when it no longer tracks: it must move them by nothing.
+    instance = {norm: norm.momentum for norm in moving if isinstance(norm, _InstanceNorm)}
+    batch = [norm for norm in moving if norm not in instance]
     try:
-        for norm in tracking:
+        for norm in instance:
+            norm.momentum = 0.0
+        for norm in batch:
             norm.track_running_stats = False
         yield
     finally:
-        for norm in tracking:
+        for norm, momentum in instance.items():
+            norm.momentum = momentum
+        for norm in batch:
             norm.track_running_stats = True

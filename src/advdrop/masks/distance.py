@@ -5,6 +5,7 @@ All three count the units on which the masks differ, so bounding one bounds the 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from advdrop import checks
@@ -20,12 +21,12 @@ def hamming(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         ``(B,)``
 
-    >>> import torch
     >>> hamming(torch.tensor([[1.0, 0.0, 1.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
     tensor([2.])
     """
     _check(first, second)
-    return (first != second).flatten(1).sum(1).to(first.dtype)
+    # Counted in float32 at least: bfloat16 cannot count beyond 256.
+    return (first != second).flatten(1).sum(1).to(torch.promote_types(first.dtype, torch.float32))
 
 
 def euclidean(first: Tensor, second: Tensor) -> Tensor:

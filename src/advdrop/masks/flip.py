@@ -48,13 +48,13 @@ def flip_mask(
     checks.choice("order", order, ("largest", "smallest"))
     checks.choice("ties", ties, ("exact", "dropped"))
     checks.same_shape("mask", checks.floating("mask", mask), "jacobian", checks.floating("jacobian", jacobian))
-    if mask.dim() < 2:
-        raise ValueError(f"mask must be (B, *H) with at least two dimensions, got shape {tuple(mask.shape)}")
+    if mask.dim() < 2 or mask.numel() == 0:
+        raise ValueError(f"mask must be (B, *H), two dimensions and one unit at least, got shape {tuple(mask.shape)}")
     checks.binary("mask", mask)
     checks.finite("jacobian", jacobian)
 
     kept = mask.flatten(1)
-    most, limits = _limits(budget, *kept.shape, device=mask.device)
+    most, limits = _limits(budget, kept)
     if most == 0:
         return mask.clone()
 
@@ -75,8 +75,9 @@ def flip_mask(
     return kept.scatter(1, units, flipped).view_as(mask)
 
 
-def _limits(budget: Budget, examples: int, units: int, device: torch.device) -> tuple[int, Tensor | None]:
+def _limits(budget: Budget, kept: Tensor) -> tuple[int, Tensor | None]:
     """The largest budget of the batch, and the budget of each example where they differ."""
+    examples, units = kept.shape
     if isinstance(budget, bool) or not isinstance(budget, int | Sequence | Tensor):
         raise TypeError(f"budget must be an int or one int per example, got {budget!r} ({type(budget).__name__})")
     if isinstance(budget, int):
@@ -94,7 +95,7 @@ def _limits(budget: Budget, examples: int, units: int, device: torch.device) -> 
             raise ValueError(f"budget must be in 0..{units}, got values from {least} to {most}")
     # The largest budget of a device tensor is not known here without waiting for the device.
     most = int(limits.max()) if limits.device.type == "cpu" else units
-    return most, limits.to(device)
+    return most, limits.to(kept.device)
 
 
 def _runner_up(best: Tensor, limit: int | Tensor, floor: float) -> Tensor:

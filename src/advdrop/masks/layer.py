@@ -74,7 +74,8 @@ class AdversarialDropout(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """H ⊙ ε."""
-        checks.floating("the input of AdversarialDropout", h)
+        if not h.is_floating_point():
+            raise TypeError(f"the input of AdversarialDropout must be floating point, got {h.dtype}; convert it first")
         hand = _hand.get()
         if hand is None:
             drop = torch.feature_dropout if self.granularity == "channel" and h.dim() > 2 else F.dropout

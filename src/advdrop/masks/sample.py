@@ -80,6 +80,7 @@ def scale_mask(mask: Tensor, p: float, scale: Scale = "inverted") -> Tensor:
     tensor([[2., 0., 2., 0.]])
     """
     checks.choice("scale", scale, SCALES)
+    p = checks.fraction("p", p)
     if scale == "renormalised":
         units = mask[0].numel()
         # Summed in float32: bfloat16 cannot count beyond 256.

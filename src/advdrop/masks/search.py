@@ -5,11 +5,12 @@ A search knows nothing of networks: its problem is D as a function of the masks,
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
+from math import ceil
 from typing import final
 
 import torch
@@ -47,15 +48,23 @@ class MaskProblem:
             return mask_jacobian(self.divergence, tuple(torch.ones_like(mask) for mask in self.sampled))
         return mask_jacobian(self.divergence, self.scale(masks))
 
-    def flip(self, jacobians: Masks, part: float = 1.0, *, order: Order = "largest", ties: Ties = "exact") -> Masks:
-        """The best masks within a part of the budget, if D were linear (Algorithm 1)."""
+    def flip(self, jacobians: Masks, *, order: Order = "largest", ties: Ties = "exact") -> Masks:
+        """The best masks within the budget, if D were linear (Algorithm 1)."""
         if isinstance(self.budget, tuple):
             triples = zip(self.sampled, jacobians, self.budget, strict=True)
-            return tuple(flip_mask(mask, j, int(k * part), order=order, ties=ties) for mask, j, k in triples)
-        budget = int(self.budget * part)
+            return tuple(flip_mask(mask, j, k, order=order, ties=ties) for mask, j, k in triples)
         if len(self.sampled) == 1:
-            return (flip_mask(self.sampled[0], jacobians[0], budget, order=order, ties=ties),)
-        return self.separate(flip_mask(join(self.sampled), join(jacobians), budget, order=order, ties=ties))
+            return (flip_mask(self.sampled[0], jacobians[0], self.budget, order=order, ties=ties),)
+        return self.separate(flip_mask(join(self.sampled), join(jacobians), self.budget, order=order, ties=ties))
+
+    @torch.no_grad()
+    def better(self, first: Masks, second: Masks) -> Masks:
+        """For each example the masks with the higher true divergence; the first where they are equal."""
+        second_wins = self.divergence(self.scale(second)) > self.divergence(self.scale(first))
+        return tuple(
+            torch.where(second_wins.view(-1, *[1] * (one.dim() - 1)), other, one)
+            for one, other in zip(first, second, strict=True)
+        )
 
     def separate(self, joint: Tensor) -> Masks:
         """The masks of the layers from one ``(B, ΣH)``."""
@@ -104,10 +113,11 @@ class FirstOrder(Search):
 @final
 @dataclass(eq=False)
 class Iterated(Search):
-    """Linearises again after every 1/n of the budget: the t-th mask solves the linear problem for t/n of it.
+    """Linearises again after every 1/n of the budget, and returns that or the paper's mask, whichever is better.
 
     Args:
-        steps: n, the number of Jacobians. The first is the paper's, at ε0 = 1; the others at the mask found so far.
+        steps: n, the number of Jacobians. The first is the paper's, at ε0 = 1; the others at the mask found so far,
+            and never undo a flip.
     """
 
     steps: int = 4
@@ -117,13 +127,19 @@ class Iterated(Search):
         checks.count("steps", self.steps)
 
     def __call__(self, problem: MaskProblem) -> Masks:
-        """``steps`` forward and backward passes through what lies above the layer."""
+        """``steps`` forward and backward and two more forward passes through what lies above the layer."""
         jacobian = problem.jacobian()
         self._warned = self._warned or _warn_if_zero(jacobian)
-        masks = problem.flip(jacobian, part=1 / self.steps)
-        for step in range(2, self.steps + 1):
-            masks = problem.flip(problem.jacobian(masks), part=step / self.steps)
-        return masks
+        one_shot, masks = problem.flip(jacobian), problem.sampled
+        parts = _parts(problem.budget, self.steps)
+        if len(parts) < 2:
+            return one_shot
+        for part in parts:
+            if masks is not problem.sampled:
+                jacobian = problem.jacobian(masks)
+            untouched = tuple(j * (m == s) for j, m, s in zip(jacobian, masks, problem.sampled, strict=True))
+            masks = replace(problem, sampled=masks, budget=part).flip(untouched)
+        return problem.better(one_shot, masks)
 
 
 @final
@@ -186,7 +202,7 @@ class Exhaustive(Search):
                 f"raise max_units (now {self.max_units}) if you mean it"
             )
         highest = problem.divergence(problem.scale(problem.sampled))
-        for flips in itertools.product((0.0, 1.0), repeat=units):
+        for flips in product((0.0, 1.0), repeat=units):
             flipped = start.new_tensor(flips)
             if not _within_budget(problem, flipped):
                 continue
@@ -195,6 +211,15 @@ class Exhaustive(Search):
             best = torch.where((reached > highest)[:, None], masks, best)
             highest = torch.maximum(reached, highest)
         return problem.separate(best)
+
+
+def _parts(budget: SearchBudget, steps: int) -> list[SearchBudget]:
+    """The budget in at most ``steps`` parts, none of them empty."""
+    if not isinstance(budget, tuple):
+        shares = [ceil(budget * t / steps) for t in range(steps + 1)]
+        return [more - less for less, more in pairwise(shares) if more > less]
+    parts = [[ceil(k * (t + 1) / steps) - ceil(k * t / steps) for k in budget] for t in range(steps)]
+    return [tuple(part) for part in parts if any(part)]
 
 
 def _within_budget(problem: MaskProblem, flipped: Tensor) -> bool:

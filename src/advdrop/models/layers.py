@@ -12,16 +12,18 @@ class GaussianNoise(nn.Module):
     """x + γ, γ ~ N(0, σ²), in training; nothing in evaluation.
 
     Args:
-        sigma: σ.
+        sigma: σ; 0 turns the noise off.
     """
 
     def __init__(self, sigma: float) -> None:
         super().__init__()
-        self.sigma = checks.positive("sigma", sigma)
+        if sigma != 0.0:
+            checks.positive("sigma", sigma)
+        self.sigma = sigma
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape to the same."""
-        return x + self.sigma * torch.randn_like(x) if self.training else x
+        return x + self.sigma * torch.randn_like(x) if self.training and self.sigma else x
 
     def extra_repr(self) -> str:
         """The option, as it would be typed."""

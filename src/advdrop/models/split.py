@@ -7,8 +7,10 @@ again for the search and for the adversarial mask. ``cut`` finds the place by it
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import getitem
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, fx, nn
@@ -74,20 +76,26 @@ def cut(model: nn.Module, at: str | None = None) -> Split:
     """
     if isinstance(model, Split) and at is None:
         return model
-    # The parts hold on to the old modules and parameters, so their ids cannot be taken by new ones.
-    state = (at, *((id(m), m.training) for m in model.modules()), *map(id, model.parameters()))
+    # The parts hold on to the old modules and tensors, so their ids cannot be taken by new ones.
+    state = (
+        at,
+        *((id(module), module.training) for module in model.modules()),
+        *(id(tensor) for tensor in (*model.parameters(), *model.buffers())),
+    )
     if model not in _cuts or _cuts[model][0] != state:
-        _cuts[model] = (state, _cut(model, _named(model, at)))
-    return _cuts[model][1]
+        parts = _cut(model, _named(model, at))
+        _cuts[model] = (state, None if parts.upper is model else parts)
+    return _cuts[model][1] or Split(nn.Identity(), model)
 
 
-_cuts: WeakKeyDictionary[nn.Module, tuple[object, Split]] = WeakKeyDictionary()
+# A model that could not be cut is remembered as None: a part that is the model itself would keep it alive.
+_cuts: WeakKeyDictionary[nn.Module, tuple[object, Split | None]] = WeakKeyDictionary()
 
 
 def _named(model: nn.Module, at: str | None) -> nn.Module | None:
     if at is None:
         return None
-    modules = dict(model.named_modules())
+    modules: dict[str, nn.Module] = dict(model.named_modules())
     if at not in modules or modules[at] is model:
         raise ValueError(f"cannot cut at {at!r}: the modules of this model are {', '.join(filter(None, modules))}")
     return modules[at]
@@ -96,7 +104,7 @@ def _named(model: nn.Module, at: str | None) -> nn.Module | None:
 def _cut(model: nn.Module, place: nn.Module | None) -> Split:
     if model is place or isinstance(model, AdversarialDropout):
         return Split(nn.Identity(), model)
-    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+    if _is_plain_sequential(model):
         children = list(model)
         for i, child in enumerate(children):
             if _holds(child, place):
@@ -122,10 +130,14 @@ def _holds(module: nn.Module, place: nn.Module | None) -> bool:
     return contains_layer(module) or any(m is place for m in module.modules())
 
 
+def _is_plain_sequential(module: nn.Module) -> TypeGuard[nn.Sequential]:
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
 def _parts(module: nn.Module) -> list[nn.Module]:
     if isinstance(module, nn.Identity):
         return []
-    return list(module) if isinstance(module, nn.Sequential) else [module]
+    return list(module) if _is_plain_sequential(module) else [module]
 
 
 def _trace(model: nn.Module, place: nn.Module | None) -> Split:
@@ -134,7 +146,10 @@ def _trace(model: nn.Module, place: nn.Module | None) -> Split:
             del module_qualified_name
             return m is place or isinstance(m, AdversarialDropout) or not _holds(m, place)
 
-    graph = Tracer().trace(model)
+    with _untouched(model, [m for m in model.modules() if _holds(m, place)]):
+        graph = Tracer().trace(model)
+    if changed := [node for node in graph.nodes if _in_place(model, node)]:
+        raise ValueError(f"{changed[0]} works in place, so what crosses the cut could be used only once")
     calls = [node for node in graph.nodes if node.op == "call_module"]
     roots = {n for n in calls if (m := model.get_submodule(n.target)) is place or isinstance(m, AdversarialDropout)}
     above: set[fx.Node] = set()
@@ -156,3 +171,34 @@ def _trace(model: nn.Module, place: nn.Module | None) -> Split:
         if node in above:
             inner[node] = upper.node_copy(node, inner.__getitem__)
     return Split(fx.GraphModule(model, under), fx.GraphModule(model, upper))
+
+
+def _in_place(model: nn.Module, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return bool(getattr(model.get_submodule(str(node.target)), "inplace", False))
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    called = node.op in ("call_function", "call_method")
+    return called and (bool(node.kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__")))
+
+
+@contextmanager
+def _untouched(model: nn.Module, traced: list[nn.Module]) -> Iterator[None]:
+    """Refuse a forward pass that changes its modules or makes a tensor of its own, and undo what tracing it did."""
+    before = [(m, dict(m.__dict__), dict(m._buffers)) for m in traced]
+    values = {tensor: (tensor._version, tensor.clone()) for m in traced for tensor in m.buffers(recurse=False)}
+    changed = False
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in before:
+            changed |= module.__dict__.keys() != attributes.keys()
+            changed |= any(module.__dict__.get(k) is not v for k, v in attributes.items())
+            changed |= any(module._buffers[k] is not b for k, b in buffers.items())
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            module._buffers.update(buffers)
+        for tensor, (version, value) in values.items():
+            changed |= tensor._version != version
+            tensor.copy_(value)
+    if changed:
+        raise ValueError(f"the forward pass of {type(model).__name__} changes the module or makes a tensor of its own")

@@ -21,20 +21,21 @@ from advdrop.objectives.base import Term
 from advdrop.objectives.batch import Rows
 from advdrop.objectives.passes import Pass, Passes
 
-Target = Callable[[Passes], Tensor]
-"""g: from the passes of the step to labels ``(B,)``, logits or probabilities ``(B, C)``."""
+Target = Callable[[Passes, Rows], Tensor]
+"""g: from the passes of the step and the rows of the term to labels ``(B,)``, logits or probabilities ``(B, C)``."""
 
 Noise = Literal["independent", "shared"]
 
 
-def labels(passes: Passes) -> Tensor:
+def labels(passes: Passes, rows: Rows) -> Tensor:
     """g(y) = y, the target of SAdD."""
+    del rows
     return passes.batch.labels()
 
 
-def clean_output(passes: Passes) -> Tensor:
+def clean_output(passes: Passes, rows: Rows) -> Tensor:
     """g(x, θ) = f(x, εs), the target of VAdD."""
-    return passes.clean("unlabelled").logits
+    return passes.clean(rows).logits
 
 
 @dataclass(kw_only=True)
@@ -87,7 +88,7 @@ class AdD(Term):
                 f"{type(self).__name__} needs a model with an AdversarialDropout layer, and none ran in "
                 f"{type(passes.model).__name__}; put advdrop.AdversarialDropout(p, delta) where nn.Dropout stood"
             )
-        target = self.target(passes)
+        target = self.target(passes, self.rows)
         shared = self.noise == "shared"
         h = clean.h if shared else passes.under_again(self.rows)
         noise = clean.upper_noise if shared else passes.noise()

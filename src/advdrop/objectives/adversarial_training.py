@@ -57,7 +57,9 @@ def unit(direction: Tensor) -> Tensor:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
+    tiny = torch.finfo(direction.dtype).tiny
     flat = direction.flatten(1)
     # The largest entry is divided out first, so that squares of tiny gradients do not vanish.
-    flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
-    return (flat / flat.norm(dim=1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)).view_as(direction)
+    flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(tiny)
+    length: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    return (flat / length.clamp_min(tiny)).view_as(direction)

@@ -43,7 +43,7 @@ class Batch:
                 checks.floating(name, images)
         if (self.x is None) != (self.y is None):
             raise ValueError("a Batch needs labelled images x and their labels y together")
-        if self.x is not None and self.y is not None and len(self.x) != len(self.y):
+        if self.x is not None and self.y is not None and len(self.x) != len(checks.label_vector(self.y)):
             raise ValueError(f"got {len(self.x)} labelled images x and {len(self.y)} labels y")
         if self.v is not None:
             checks.same_shape("u" if self.u is not None else "x", self.images("unlabelled"), "v", self.v)

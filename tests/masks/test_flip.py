@@ -1,0 +1,469 @@
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from advdrop.checks import value_checks
+from advdrop.masks import flip_mask
+
+ORDERS = ("largest", "smallest")
+TIES = ("exact", "dropped")
+INTEGER_SLOPES = st.integers(-6, 6).map(float)  # sums are exact in float64, and ties are frequent
+
+
+@st.composite
+def problems(draw, slopes=INTEGER_SLOPES, most_units=12):
+    """mask (B, H), jacobian (B, H), budget."""
+    examples, units = draw(st.integers(1, 3)), draw(st.integers(1, most_units))
+    row = st.lists(slopes, min_size=units, max_size=units)
+    bits = st.lists(st.sampled_from([0.0, 1.0]), min_size=units, max_size=units)
+    mask = torch.tensor([draw(bits) for _ in range(examples)], dtype=torch.float64)
+    jacobian = torch.tensor([draw(row) for _ in range(examples)], dtype=torch.float64)
+    return mask, jacobian, draw(st.integers(0, units))
+
+
+def distinct(units):
+    """Non-zero slopes whose sizes all differ."""
+    return st.permutations(range(1, units + 1)).flatmap(
+        lambda sizes: st.tuples(*[st.sampled_from([-float(s), float(s)]) for s in sizes])
+    )
+
+
+def gains(mask, jacobian):
+    return np.where(mask.numpy() == 0, jacobian.numpy(), -jacobian.numpy())
+
+
+def flips(before, after):
+    return (before != after).flatten(1).sum(1)
+
+
+def linear(mask, jacobian):
+    return (mask * jacobian).flatten(1).sum(1)
+
+
+def best_linear(jacobian_row, mask_row, budget):
+    candidates = np.array(list(itertools.product((0.0, 1.0), repeat=len(mask_row))))
+    near = (candidates != mask_row).sum(1) <= budget
+    return (candidates[near] @ jacobian_row).max()
+
+
+@given(problems())
+def test_no_mask_within_the_budget_has_a_larger_linearised_divergence(problem):
+    mask, jacobian, budget = problem
+    found = flip_mask(mask, jacobian, budget)
+    expected = [best_linear(j, m, budget) for j, m in zip(jacobian.numpy(), mask.numpy(), strict=True)]
+    assert linear(found, jacobian).tolist() == expected
+
+
+@given(problems(slopes=st.floats(-1e3, 1e3, allow_subnormal=False)))
+def test_it_is_optimal_for_real_slopes_too(problem):
+    mask, jacobian, budget = problem
+    found = flip_mask(mask, jacobian, budget)
+    expected = [best_linear(j, m, budget) for j, m in zip(jacobian.numpy(), mask.numpy(), strict=True)]
+    assert linear(found, jacobian).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
+def test_the_result_is_a_mask_within_the_budget(problem, order, ties):
+    mask, jacobian, budget = problem
+    found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+    assert found.shape == mask.shape
+    assert set(found.unique().tolist()) <= {0.0, 1.0}
+    assert flips(mask, found).max() <= budget
+
+
+@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
+def test_only_units_that_gain_are_flipped(problem, order, ties):
+    mask, jacobian, budget = problem
+    flipped = (flip_mask(mask, jacobian, budget, order=order, ties=ties) != mask).numpy()
+    assert (gains(mask, jacobian)[flipped] > 0).all()
+
+
+@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
+def test_nothing_flips_without_budget_or_slope(problem, order, ties):
+    mask, jacobian, budget = problem
+    options = {"order": order, "ties": ties}
+    assert torch.equal(flip_mask(mask, jacobian, 0, **options), mask)
+    assert torch.equal(flip_mask(mask, torch.zeros_like(jacobian), budget, **options), mask)
+
+
+@given(
+    st.integers(1, 10).flatmap(
+        lambda n: st.tuples(
+            distinct(n),
+            st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n),
+            st.integers(0, n),
+            st.permutations(range(n)),
+        )
+    ),
+    st.sampled_from(ORDERS),
+    st.sampled_from(TIES),
+)
+def test_renaming_the_units_renames_the_flips(problem, order, ties):
+    slopes, bits, budget, renaming = problem
+    mask, jacobian = torch.tensor([bits]), torch.tensor([slopes])
+    found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+    renamed = flip_mask(mask[:, renaming], jacobian[:, renaming], budget, order=order, ties=ties)
+    assert torch.equal(renamed, found[:, renaming])
+
+
+@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
+def test_examples_do_not_see_each_other(problem, order, ties):
+    mask, jacobian, budget = problem
+    found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+    for i in range(len(mask)):
+        alone = flip_mask(mask[i : i + 1], jacobian[i : i + 1], budget, order=order, ties=ties)
+        assert linear(alone, jacobian[i : i + 1]) == linear(found, jacobian)[i]
+        assert flips(alone, mask[i : i + 1]) == flips(found, mask)[i]
+
+
+@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES), st.data())
+def test_a_budget_per_example_is_an_int_budget_for_each(problem, order, ties, data):
+    mask, jacobian, _ = problem
+    budgets = [data.draw(st.integers(0, mask.shape[1])) for _ in mask]
+    found = flip_mask(mask, jacobian, torch.tensor(budgets), order=order, ties=ties)
+    for i, budget in enumerate(budgets):
+        alone = flip_mask(mask[i : i + 1], jacobian[i : i + 1], budget, order=order, ties=ties)
+        assert linear(alone, jacobian[i : i + 1]) == linear(found, jacobian)[i]
+        assert flips(alone, mask[i : i + 1]) == flips(found, mask)[i]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("budget", [0, 1, 3, 7])
+def test_an_int_a_list_a_tuple_and_a_tensor_are_the_same_budget(order, ties, budget, generator):
+    mask = torch.bernoulli(torch.full((4, 7), 0.5), generator=generator)
+    jacobian = torch.randn(4, 7, generator=generator)
+    expected = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+    vectors = (
+        [budget] * 4,
+        (budget,) * 4,
+        torch.full((4,), budget),
+        torch.full((4,), budget, dtype=torch.int32),
+        torch.full((4,), budget, dtype=torch.uint8),
+    )
+    for vector in vectors:
+        assert torch.equal(flip_mask(mask, jacobian, vector, order=order, ties=ties), expected)
+
+
+def test_the_printed_order_finds_a_smaller_gain():
+    mask = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
+    jacobian = torch.tensor([[-3.0, 5.0, 1.0, 2.0]])
+    assert flip_mask(mask, jacobian, 2).tolist() == [[0.0, 1.0, 0.0, 1.0]]
+    assert flip_mask(mask, jacobian, 2, order="smallest").tolist() == [[1.0, 1.0, 1.0, 1.0]]
+    assert linear(flip_mask(mask, jacobian, 2, order="smallest"), jacobian) == 5.0
+    assert linear(flip_mask(mask, jacobian, 2), jacobian) == 7.0
+
+
+@given(problems())
+def test_the_printed_order_never_finds_a_larger_gain(problem):
+    mask, jacobian, budget = problem
+    smallest = flip_mask(mask, jacobian, budget, order="smallest")
+    assert (linear(smallest, jacobian) <= linear(flip_mask(mask, jacobian, budget), jacobian)).all()
+
+
+def algorithm_1(mask, jacobian, budget):
+    """The paper's walk in ascending |J|, stopped when the budget is spent."""
+    mask = list(mask)
+    for i in sorted(range(len(mask)), key=lambda i: abs(jacobian[i])):
+        if budget and ((mask[i] == 0 and jacobian[i] > 0) or (mask[i] == 1 and jacobian[i] < 0)):
+            mask[i] = 1 - mask[i]
+            budget -= 1
+    return mask
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(
+            distinct(n), st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n), st.integers(0, n)
+        )
+    )
+)
+def test_the_printed_order_is_the_papers_walk(problem):
+    slopes, bits, budget = problem
+    found = flip_mask(torch.tensor([bits]), torch.tensor([slopes]), budget, order="smallest")
+    assert found[0].tolist() == algorithm_1(bits, slopes, budget)
+
+
+def released_rule(mask, jacobian, budget, order):
+    """Flip the gains that are positive and strictly better than the (k+1)-th."""
+    gain = gains(mask, jacobian)
+    score = gain if order == "largest" else np.where(gain > 0, -gain, -np.inf)
+    flipped = gain > 0
+    if budget < gain.shape[1]:
+        flipped &= score > -np.sort(-score, axis=1)[:, budget, None]
+    return np.where(flipped, 1 - mask.numpy(), mask.numpy())
+
+
+@given(problems(), st.sampled_from(ORDERS))
+def test_dropped_ties_follow_the_released_rule(problem, order):
+    mask, jacobian, budget = problem
+    found = flip_mask(mask, jacobian, budget, order=order, ties="dropped")
+    assert found.tolist() == released_rule(mask, jacobian, budget, order).tolist()
+
+
+@given(problems(), st.data())
+def test_dropped_ties_follow_the_released_rule_with_a_budget_per_example(problem, data):
+    mask, jacobian, _ = problem
+    budgets = [data.draw(st.integers(0, mask.shape[1])) for _ in mask]
+    found = flip_mask(mask, jacobian, budgets, ties="dropped")
+    for i, budget in enumerate(budgets):
+        expected = released_rule(mask[i : i + 1], jacobian[i : i + 1], budget, "largest")
+        assert found[i].tolist() == expected[0].tolist()
+
+
+def test_dropped_ties_leave_out_everything_equal_to_the_runner_up():
+    jacobian = torch.tensor([[-5.0, -2.0, -2.0, -1.0]])
+    assert flip_mask(torch.ones(1, 4), jacobian, 2).sum() == 2
+    assert flip_mask(torch.ones(1, 4), jacobian, 2, ties="dropped").tolist() == [[0.0, 1.0, 1.0, 1.0]]
+    assert flip_mask(torch.ones(1, 4), jacobian, 3, ties="dropped").tolist() == [[0.0, 0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("budget", [1, 5, 12])
+def test_equal_gains_give_exactly_the_budget_the_same_way_every_time(order, budget, generator):
+    mask = torch.bernoulli(torch.full((3, 12), 0.5), generator=generator)
+    jacobian = 1 - 2 * mask
+    found = flip_mask(mask, jacobian, budget, order=order)
+    assert flips(mask, found).tolist() == [budget] * 3
+    assert all(torch.equal(flip_mask(mask, jacobian, budget, order=order), found) for _ in range(5))
+    assert torch.equal(flip_mask(mask, jacobian, budget, order=order, ties="dropped"), found if budget == 12 else mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(1, 9), (5, 9), (2, 3, 4, 5), (1, 3, 2, 2), (2, 6, 3)])
+def test_dtypes_and_shapes(dtype, shape, generator):
+    mask = torch.bernoulli(torch.full(shape, 0.5), generator=generator)
+    jacobian = torch.randn(shape, generator=generator).to(dtype)
+    found = flip_mask(mask.to(dtype), jacobian, 3)
+    assert (found.dtype, found.shape) == (dtype, mask.shape)
+    flat = flip_mask(mask.double().flatten(1), jacobian.double().flatten(1), 3)
+    assert linear(found.double(), jacobian.double()).tolist() == linear(flat, jacobian.double().flatten(1)).tolist()
+    assert flips(found, mask.to(dtype)).tolist() == [3] * shape[0]
+
+
+@pytest.mark.parametrize(
+    ("mask_dtype", "slope_dtype"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
+)
+def test_the_result_has_the_masks_dtype(mask_dtype, slope_dtype):
+    found = flip_mask(torch.ones(1, 3, dtype=mask_dtype), torch.tensor([[-1.0, 2.0, -3.0]], dtype=slope_dtype), 1)
+    assert found.dtype == mask_dtype
+    assert found.tolist() == [[1.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ties", TIES)
+def test_the_memory_format_does_not_matter(order, ties, generator):
+    mask = torch.bernoulli(torch.full((2, 3, 4, 5), 0.5), generator=generator)
+    jacobian = torch.randn(2, 3, 4, 5, generator=generator)
+    expected = flip_mask(mask, jacobian, 7, order=order, ties=ties)
+    last = torch.channels_last
+    for m, j in itertools.product((mask, mask.to(memory_format=last)), (jacobian, jacobian.to(memory_format=last))):
+        assert torch.equal(flip_mask(m, j, 7, order=order, ties=ties), expected)
+
+
+@pytest.mark.parametrize("budget", [0, 2])
+def test_the_arguments_stay_as_they_were(budget):
+    mask, jacobian = torch.tensor([[1.0, 0.0, 1.0]]), torch.tensor([[-1.0, 2.0, -3.0]])
+    found = flip_mask(mask, jacobian, budget)
+    found.fill_(9.0)
+    assert mask.tolist() == [[1.0, 0.0, 1.0]]
+    assert jacobian.tolist() == [[-1.0, 2.0, -3.0]]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("budget", [0, 2, [1, 2]])
+def test_no_gradient_goes_through(order, budget):
+    mask = torch.ones(2, 4, requires_grad=True)
+    jacobian = torch.full((2, 4), -1.0, requires_grad=True)
+    found = flip_mask(mask, jacobian, budget, order=order)
+    assert not found.requires_grad
+    assert found.grad_fn is None
+
+
+ONES = torch.ones(2, 3)
+MANY_NAN = torch.full((10, 3), float("nan"))
+ERRORS = {
+    "one row of NaN": (
+        ONES,
+        torch.tensor([[0.0] * 3, [0.0, float("nan"), 1.0]]),
+        1,
+        ValueError,
+        r"jacobian.*1 of 2.*rows 1\)",
+    ),
+    "two rows of infinity": (
+        ONES,
+        torch.tensor([[float("inf")] * 3, [float("-inf")] * 3]),
+        1,
+        ValueError,
+        r"rows 0, 1\)",
+    ),
+    "many rows of NaN": (
+        torch.ones(10, 3),
+        MANY_NAN,
+        1,
+        ValueError,
+        r"10 of 10.*rows 0, 1, 2, 3, 4, 5, 6, 7, \.\.\.\)",
+    ),
+    "non binary": (
+        torch.tensor([[1.0, 0.25, 0.0]]),
+        torch.zeros(1, 3),
+        1,
+        ValueError,
+        r"mask must hold only 0 and 1, got 0\.25",
+    ),
+    "scaled mask": (2 * ONES, ONES, 1, ValueError, r"mask.*got 2\.0"),
+    "NaN mask": (ONES * float("nan"), ONES, 1, ValueError, r"mask.*got nan"),
+    "shapes": (ONES, torch.zeros(2, 4), 1, ValueError, r"\(2, 3\) and \(2, 4\)"),
+    "integer mask": (
+        ONES.long(),
+        ONES,
+        1,
+        TypeError,
+        r"mask must be floating point, got torch\.int64.*mask\.float\(\)",
+    ),
+    "bool mask": (ONES.bool(), ONES, 1, TypeError, r"torch\.bool"),
+    "integer jacobian": (ONES, ONES.long(), 1, TypeError, r"jacobian must be floating point"),
+    "not a tensor": ([[1.0]], torch.ones(1, 1), 1, TypeError, r"mask must be a tensor, got list"),
+    "empty batch": (torch.ones(0, 3), torch.ones(0, 3), 1, ValueError, r"at least one example, got shape \(0, 3\)"),
+    "no unit dimension": (torch.ones(3), torch.ones(3), 1, ValueError, r"two dimensions.*got shape \(3,\)"),
+    "budget above the units": (ONES, ONES, 4, ValueError, r"0\.\.3.*got 4"),
+    "negative": (ONES, ONES, -1, ValueError, r"0\.\.3.*got -1"),
+    "bool": (ONES, ONES, True, TypeError, r"True \(bool\)"),
+    "float": (ONES, ONES, 1.0, TypeError, r"1\.0 \(float\)"),
+    "none": (ONES, ONES, None, TypeError, r"NoneType"),
+    "list too long": (ONES, ONES, [1, 1, 1], ValueError, r"\(2,\), got shape \(3,\)"),
+    "scalar tensor": (ONES, ONES, torch.tensor(1), ValueError, r"\(2,\), got shape \(\)"),
+    "matrix of budgets": (ONES, ONES, torch.ones(2, 1).long(), ValueError, r"got shape \(2, 1\)"),
+    "float list": (ONES, ONES, [1.0, 1.0], TypeError, r"integers, got torch\.float32"),
+    "bool tensor": (ONES, ONES, torch.tensor([True, False]), TypeError, r"integers, got torch\.bool"),
+    "list above the units": (ONES, ONES, [1, 4], ValueError, r"0\.\.3, got values from 1 to 4"),
+    "negative in a list": (ONES, ONES, [-2, 1], ValueError, r"0\.\.3, got values from -2 to 1"),
+}
+
+
+@pytest.mark.parametrize(("mask", "jacobian", "budget", "error", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors_show_what_was_given(mask, jacobian, budget, error, message):
+    with pytest.raises(error, match=message):
+        flip_mask(mask, jacobian, budget)
+
+
+@pytest.mark.parametrize(("option", "message"), [("order", "'largest', 'smallest'"), ("ties", "'exact', 'dropped'")])
+def test_unknown_options_are_refused_with_the_known_ones(option, message):
+    with pytest.raises(ValueError, match=rf"{option} must be one of {message}, got 'ascending'"):
+        flip_mask(ONES, ONES, 1, **{option: "ascending"})
+
+
+def test_a_layer_without_units_is_refused():
+    with pytest.raises(ValueError, match=r"\(2, 0\)"):
+        flip_mask(torch.ones(2, 0), torch.ones(2, 0), 0)
+
+
+def test_values_are_not_looked_at_when_checks_are_off():
+    with value_checks("never"):
+        assert flip_mask(ONES, torch.full((2, 3), float("nan")), 1).shape == (2, 3)
+        assert flip_mask(torch.full((2, 3), 0.5), ONES, 1).shape == (2, 3)
+
+
+class Operators(TorchDispatchMode):
+    """The operators that ran, and those of them that make the host wait for the device."""
+
+    WAIT = ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "equal", "masked_select", "unique", "_unique2")
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.waits = [], []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.removeprefix("aten::")
+        by_bool = name.startswith(("index", "index_put")) and any(
+            isinstance(t, torch.Tensor) and t.dtype in (torch.bool, torch.uint8) for t in tree_leaves(args[1:])
+        )
+        self.seen.append(name)
+        self.waits += [name] if name in self.WAIT or by_bool else []
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("budget", [0, 3, 8])
+def test_the_host_never_waits_for_the_device(order, ties, budget, generator):
+    mask = torch.bernoulli(torch.full((4, 8), 0.5), generator=generator)
+    jacobian = torch.randn(4, 8, generator=generator)
+    with value_checks("never"), Operators() as operators:
+        flip_mask(mask, jacobian, budget, order=order, ties=ties)
+    assert operators.seen
+    assert operators.waits == []
+
+
+def test_the_wait_detector_sees_waits():
+    with Operators() as operators:
+        flip_mask(torch.ones(1, 2), torch.ones(1, 2), 1)
+    assert "_local_scalar_dense" in operators.waits
+    with Operators() as operators:
+        _ = torch.ones(3)[torch.tensor([True, False, True])]
+    assert operators.waits
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_tensors_without_values_have_masks_without_values(ties):
+    mask = torch.ones(2, 3, 4, 4, device="meta")
+    found = flip_mask(mask, torch.ones_like(mask), 3, ties=ties)
+    assert (found.shape, found.device.type) == (mask.shape, "meta")
+
+
+class Allocations(TorchDispatchMode):
+    """The peak of the bytes of storages that were made inside the block and are still alive."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.storages = {tensor.untyped_storage()._cdata for tensor in known}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.track(tensor.untyped_storage())
+        return out
+
+    def track(self, storage):
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.storages:
+            self.storages.add(key)
+            self.now += size
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self.release, key, size)
+
+    def release(self, key, size):
+        self.storages.discard(key)
+        self.now -= size
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("budget", [20, 204, 1024])
+def test_temporaries_are_at_most_four_masks(order, ties, budget, generator):
+    mask = torch.bernoulli(torch.full((64, 4096), 0.5), generator=generator)
+    jacobian = torch.randn(64, 4096, generator=generator)
+    with Allocations(mask, jacobian) as allocations:
+        found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+    size = mask.untyped_storage().nbytes()
+    assert allocations.now == found.untyped_storage().nbytes()
+    assert size <= allocations.peak <= 4 * size
+
+
+def test_the_allocation_counter_counts():
+    with Allocations() as allocations:
+        a = torch.ones(1000)
+        b = a + 1
+        del a
+        c = b + 1
+        del b
+    assert (allocations.peak, allocations.now) == (8000, c.untyped_storage().nbytes())

@@ -1,0 +1,238 @@
+import copy
+import io
+import pickle
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from advdrop.masks import AdversarialDropout, handing, sample_mask
+
+MASK = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 2.0, 0.0, 2.0]])
+
+
+def seeded(module, x, seed=3):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return module(x)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("shape", "granularity", "reference"),
+    [
+        ((4, 50), "unit", nn.Dropout),
+        ((4, 5, 6, 7), "unit", nn.Dropout),
+        ((4, 50), "channel", nn.Dropout),
+        ((4, 9, 7), "channel", nn.Dropout1d),
+        ((4, 9, 6, 7), "channel", nn.Dropout2d),
+        ((2, 9, 3, 3, 3), "channel", nn.Dropout3d),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_alone_it_is_torchs_dropout_bit_for_bit(p, shape, granularity, reference, dtype, generator):
+    x = torch.randn(shape, generator=generator).to(dtype)
+    ours, theirs = AdversarialDropout(p, granularity=granularity), reference(p)
+    assert torch.equal(seeded(ours, x), seeded(theirs, x))
+    assert torch.equal(ours.eval()(x), x)
+
+
+def test_a_model_draws_the_same_noise_with_either_layer(generator):
+    def network(dropout):
+        return seeded(
+            lambda layer: nn.Sequential(nn.Dropout(0.2), nn.Linear(4, 8), layer, nn.Linear(8, 8), nn.Dropout(0.5)),
+            dropout,
+        )
+
+    x = torch.randn(3, 4, generator=generator)
+    assert torch.equal(seeded(network(AdversarialDropout(0.5)), x), seeded(network(nn.Dropout(0.5)), x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_handed_mask_is_applied_in_both_modes(training, p, generator):
+    layer, h = AdversarialDropout(p).train(training), torch.randn(2, 4, generator=generator)
+    with handing(lambda layer, h: MASK):
+        assert torch.equal(layer(h), h * MASK)
+
+
+def test_a_handed_mask_draws_no_noise(generator):
+    h, before = torch.randn(2, 4, generator=generator), torch.get_rng_state()
+    with handing(lambda layer, h: MASK):
+        AdversarialDropout(0.5)(h)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_hand_sees_which_layer_asks_and_for_what(generator):
+    first, second = AdversarialDropout(), AdversarialDropout()
+    asked = []
+
+    def hand(layer, h):
+        asked.append((layer, tuple(h.shape)))
+        return torch.ones_like(h)
+
+    with handing(hand):
+        nn.Sequential(first, nn.Linear(4, 3), second)(torch.randn(2, 4, generator=generator))
+    assert asked == [(first, (2, 4)), (second, (2, 3))]
+
+
+def test_a_channel_mask_is_broadcast(generator):
+    h = torch.randn(2, 3, 4, 4, generator=generator)
+    mask = sample_mask(h, 0.5, generator, "channel")
+    with handing(lambda layer, h: mask):
+        assert torch.equal(AdversarialDropout(granularity="channel")(h), h * mask)
+
+
+def test_the_output_keeps_the_inputs_dtype():
+    h = torch.ones(2, 4, dtype=torch.bfloat16)
+    with handing(lambda layer, h: MASK):
+        assert AdversarialDropout()(h).dtype == torch.bfloat16
+
+
+def test_the_gradient_flows_through_the_units_that_are_kept():
+    h = torch.ones(2, 4, requires_grad=True)
+    with handing(lambda layer, h: MASK):
+        AdversarialDropout()(h).sum().backward()
+    assert torch.equal(h.grad, MASK)
+
+
+def test_handing_nests_and_ends(generator):
+    layer, h = AdversarialDropout(0.5).eval(), torch.randn(2, 4, generator=generator)
+    with handing(lambda layer, h: MASK):
+        with handing(lambda layer, h: 1 - MASK):
+            assert torch.equal(layer(h), h * (1 - MASK))
+        assert torch.equal(layer(h), h * MASK)
+    assert torch.equal(layer(h), h)
+
+
+def test_handing_ends_after_an_error(generator):
+    h = torch.randn(2, 4, generator=generator)
+    with pytest.raises(RuntimeError, match="stop"), handing(lambda layer, h: MASK):
+        raise RuntimeError("stop")
+    assert torch.equal(AdversarialDropout().eval()(h), h)
+
+
+def test_threads_do_not_see_each_others_masks():
+    layer, h = AdversarialDropout(0.5).eval(), torch.ones(2, 4)
+    masks = [torch.zeros(2, 4), MASK, None]
+    together, outputs = threading.Barrier(len(masks), timeout=10), {}
+
+    def work(i):
+        if masks[i] is None:
+            together.wait()
+            outputs[i] = layer(h)
+            together.wait()
+        else:
+            with handing(lambda layer, h: masks[i]):
+                together.wait()
+                outputs[i] = layer(h)
+                together.wait()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(masks))]
+    with handing(lambda layer, h: torch.full((2, 4), 9.0)):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [torch.equal(outputs[i], expected) for i, expected in enumerate((masks[0], masks[1], h))] == [True] * 3
+
+
+def saved_and_loaded(module):
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), saved_and_loaded])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_model_can_be_copied_at_any_moment(duplicate, inside, generator):
+    model = nn.Sequential(nn.Linear(4, 4), AdversarialDropout(0.3, 0.1, "none", "channel")).eval()
+    h = torch.randn(2, 4, generator=generator)
+    if inside:
+        with handing(lambda layer, h: MASK.clone().requires_grad_() * 1):
+            twin = duplicate(model)
+            assert torch.equal(twin(h), model(h))
+    else:
+        twin = duplicate(model)
+    assert torch.equal(twin(h), model(h))
+    assert repr(twin) == repr(model)
+
+
+def test_there_is_no_state_to_save():
+    with handing(lambda layer, h: MASK):
+        assert AdversarialDropout().state_dict() == {}
+    nn.Sequential(AdversarialDropout()).load_state_dict(nn.Sequential(nn.Dropout()).state_dict())
+
+
+@pytest.mark.parametrize("granularity", ["unit", "channel"])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 1), (2,), (2, 4, 1)])
+def test_a_mask_of_another_shape_is_refused(granularity, shape):
+    layer = AdversarialDropout(granularity=granularity)
+    with (
+        handing(lambda layer, h: torch.ones(shape)),
+        pytest.raises(ValueError, match=r"mask of shape \(.*input of shape \(2, 4\).*expected \(2, 4\)"),
+    ):
+        layer(torch.ones(2, 4))
+
+
+def test_a_unit_mask_does_not_fit_a_channel_layer():
+    layer, h = AdversarialDropout(granularity="channel"), torch.ones(2, 3, 4, 4)
+    with handing(lambda layer, h: torch.ones_like(h)), pytest.raises(ValueError, match=r"expected \(2, 3, 1, 1\)"):
+        layer(h)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_integer_input_is_refused(training):
+    with pytest.raises(TypeError, match=r"AdversarialDropout must be floating point, got torch\.int64"):
+        AdversarialDropout().train(training)(torch.ones(2, 4).long())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_empty_batch_passes_as_it_does_through_torchs_dropout(training):
+    x = torch.ones(0, 4)
+    assert nn.Dropout().train(training)(x).shape == AdversarialDropout().train(training)(x).shape
+
+
+def test_repr_shows_the_options():
+    assert repr(AdversarialDropout()) == "AdversarialDropout(p=0.5, delta=0.05, scale='inverted', granularity='unit')"
+    layer = AdversarialDropout(0, 0.005, "renormalised", "channel")
+    assert repr(layer) == "AdversarialDropout(p=0.0, delta=0.005, scale='renormalised', granularity='channel')"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"p": 1.5}, ValueError, r"p must be in \[0, 1\], got 1\.5"),
+        ({"p": -0.1}, ValueError, r"p must be in \[0, 1\], got -0\.1"),
+        ({"p": float("nan")}, ValueError, r"p must be in \[0, 1\], got nan"),
+        ({"p": True}, TypeError, r"p must be a number.*True \(bool\)"),
+        ({"p": "0.5"}, TypeError, r"p must be a number.*'0\.5' \(str\)"),
+        ({"delta": 2}, ValueError, r"delta must be in \[0, 1\], got 2"),
+        ({"delta": None}, TypeError, r"delta must be a number.*None \(NoneType\)"),
+        ({"scale": "half"}, ValueError, "scale must be one of 'inverted', 'renormalised', 'none', got 'half'"),
+        ({"granularity": "row"}, ValueError, "granularity must be one of 'unit', 'channel', got 'row'"),
+    ],
+)
+def test_options_are_checked(options, error, message):
+    with pytest.raises(error, match=message):
+        AdversarialDropout(**options)
+
+
+# torch hides this warning from its users by itself, but not when warnings are errors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_compiled_model_computes_the_same(generator):
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(5, 4), AdversarialDropout(0.5), nn.Linear(4, 3))
+    compiled = torch.compile(model, backend="eager")
+    x = torch.randn(2, 5, generator=generator)
+    for training in (True, False):
+        model.train(training)
+        for mask in (None, MASK, 1 - MASK, None):
+            if mask is None:
+                assert torch.equal(seeded(compiled, x), seeded(model, x))
+                continue
+            with handing(lambda layer, h, mask=mask: mask):
+                assert torch.equal(seeded(compiled, x), seeded(model, x))
+    torch._dynamo.reset()

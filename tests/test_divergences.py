@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given as given_examples
+from hypothesis import strategies as st
+
+from advdrop.checks import value_checks
+from advdrop.divergences import cross_entropy, kl, qe, reverse_kl
+
+DIVERGENCES = (kl, reverse_kl, cross_entropy, qe)
+every_divergence = pytest.mark.parametrize("divergence", DIVERGENCES)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def by_hand(divergence, t, o):
+    """From two arrays of positive probabilities (B, C)."""
+    return {
+        kl: lambda: (t * np.log(t / o)).sum(1),
+        reverse_kl: lambda: (o * np.log(o / t)).sum(1),
+        cross_entropy: lambda: -(t * np.log(o)).sum(1),
+        qe: lambda: ((t - o) ** 2).mean(1),
+    }[divergence]()
+
+
+def logits_pair(generator, dtype=torch.float64, shape=(7, 5)):
+    return tuple(2 * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in range(2))
+
+
+@every_divergence
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("shape", [(7, 5), (1, 2), (3, 100)])
+def test_logits_against_numpy(divergence, dtype, tolerance, shape, generator):
+    target, logits = logits_pair(generator, dtype, shape)
+    found = divergence(target, logits)
+    expected = by_hand(divergence, softmax(target.double().numpy()), softmax(logits.double().numpy()))
+    assert (found.shape, found.dtype) == (shape[:1], dtype)
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@every_divergence
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_probabilities_against_numpy(divergence, dtype, tolerance, generator):
+    target, logits = logits_pair(generator, dtype)
+    t = softmax(target.double().numpy())
+    found = divergence(torch.from_numpy(t).to(dtype), logits, given="probabilities")
+    expected = by_hand(divergence, t, softmax(logits.double().numpy()))
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_labels_against_numpy(dtype, generator):
+    _, logits = logits_pair(generator)
+    y = torch.tensor([0, 4, 2, 2, 1, 0, 3], dtype=dtype)
+    o, t = softmax(logits.numpy()), np.eye(5)[y.numpy()]
+    nll = -np.log(o[np.arange(7), y.numpy()])
+    np.testing.assert_allclose(kl(y, logits), nll, atol=1e-12)
+    np.testing.assert_allclose(cross_entropy(y, logits), nll, atol=1e-12)
+    np.testing.assert_allclose(qe(y, logits), ((t - o) ** 2).mean(1), atol=1e-12)
+    floor = np.where(t == 1, 0.0, np.log(torch.finfo(torch.float64).tiny))
+    np.testing.assert_allclose(reverse_kl(y, logits), (o * (np.log(o) - floor)).sum(1), rtol=1e-12)
+
+
+def test_the_label_kl_is_the_cross_entropy_with_its_gradient(generator):
+    logits = torch.randn(6, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 1, 2, 3, 3, 0])
+    losses = (kl(y, logits), cross_entropy(y, logits), torch.nn.functional.cross_entropy(logits, y, reduction="none"))
+    slopes = [torch.autograd.grad(loss.sum(), logits)[0] for loss in losses]
+    for loss, slope in zip(losses, slopes, strict=True):
+        torch.testing.assert_close(loss, losses[2])
+        torch.testing.assert_close(slope, slopes[2])
+
+
+@given_examples(st.data(), st.sampled_from([kl, reverse_kl, qe]))
+def test_never_negative_and_zero_only_at_equality(data, divergence):
+    classes = data.draw(st.integers(2, 6))
+    row = st.lists(st.floats(-20, 20), min_size=classes, max_size=classes)
+    target, logits = (torch.tensor([data.draw(row)], dtype=torch.float64) for _ in range(2))
+    value = divergence(target, logits).item()
+    apart = (target.softmax(1) - logits.softmax(1)).abs().max().item()
+    assert value >= -1e-14
+    assert value > 0 or apart < 1e-6
+    assert divergence(target, target).item() == pytest.approx(0.0, abs=1e-14)
+    assert divergence(target, target + 3.0).item() == pytest.approx(0.0, abs=1e-14)
+
+
+def test_float32_divergences_are_negative_by_rounding_only(generator):
+    logits = 3 * torch.randn(1000, 10, generator=generator)
+    nearby = logits + 1e-4 * torch.randn(1000, 10, generator=generator)
+    for divergence in (kl, reverse_kl, qe):
+        assert divergence(nearby, logits).min() >= -1e-6
+        assert divergence(logits + 7.3, logits).min() >= -1e-6
+
+
+def test_reverse_kl_is_kl_the_other_way_round(generator):
+    target, logits = logits_pair(generator)
+    torch.testing.assert_close(reverse_kl(target, logits), kl(logits, target))
+    assert not torch.allclose(reverse_kl(target, logits), kl(target, logits))
+
+
+def test_kl_is_cross_entropy_less_the_targets_entropy(generator):
+    target, logits = logits_pair(generator)
+    torch.testing.assert_close(kl(target, logits), cross_entropy(target, logits) - cross_entropy(target, target))
+
+
+def test_the_known_values_of_a_coin():
+    even, sure = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0])
+    assert kl(sure, even).item() == pytest.approx(np.log(2))
+    assert cross_entropy(even, even).item() == pytest.approx(np.log(2))
+    assert qe(sure, even).item() == 0.25  # ((1 − ½)² + (0 − ½)²) / 2: a mean over classes
+    three_to_one = torch.tensor([[0.75, 0.25]], dtype=torch.float64)
+    expected = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
+    assert kl(three_to_one, even, given="probabilities").item() == pytest.approx(expected)
+
+
+EXTREME = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [0.0, 0.0, 0.0], [1e4, 1e4, 1e4]])
+
+
+@every_divergence
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_extreme_logits_have_finite_values_and_gradients(divergence, dtype):
+    target = EXTREME.roll(1, 0).to(dtype).requires_grad_()
+    logits = EXTREME.to(dtype).requires_grad_()
+    values = divergence(target, logits)
+    slopes = torch.autograd.grad(values.sum(), (target, logits))
+    assert all(t.isfinite().all() for t in (values, *slopes))
+
+
+@every_divergence
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_certain_probabilities_and_labels_have_finite_values_and_gradients(divergence, dtype):
+    sure = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1e-30, 1.0, 0.0]], dtype=dtype)
+    target, logits = sure.requires_grad_(), EXTREME.to(dtype).requires_grad_()
+    values = divergence(target, logits, given="probabilities")
+    slopes = torch.autograd.grad(values.sum(), (target, logits))
+    assert all(t.isfinite().all() for t in (values, *slopes))
+    values = divergence(torch.tensor([0, 1, 2, 0]), logits)
+    assert values.isfinite().all()
+    assert torch.autograd.grad(values.sum(), logits)[0].isfinite().all()
+
+
+def test_the_exact_values_at_extreme_logits():
+    logits = torch.tensor([[1e4, -1e4]])
+    assert kl(torch.tensor([1]), logits).item() == 2e4
+    assert kl(-logits, logits).item() == 2e4
+    assert qe(-logits, logits).item() == 1.0
+
+
+@every_divergence
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_raised_to_float32(divergence, dtype, generator):
+    target, logits = logits_pair(generator, dtype)
+    found = divergence(target, logits)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, divergence(target.float(), logits.float()))
+    assert divergence(target.softmax(1), logits, given="probabilities").dtype == torch.float32
+    assert divergence(torch.zeros(7, dtype=torch.int64), logits).dtype == torch.float32
+
+
+@every_divergence
+@pytest.mark.parametrize("given", ["logits", "probabilities"])
+def test_gradients_flow_into_both_arguments_and_are_right(divergence, given, generator):
+    target, logits = logits_pair(generator, shape=(3, 4))
+    target = target if given == "logits" else target.softmax(1)
+    assert torch.autograd.gradcheck(
+        lambda t, o: divergence(t, o, given=given), (target.requires_grad_(), logits.requires_grad_())
+    )
+    slopes = torch.autograd.grad(divergence(target, logits, given=given).sum(), (target, logits))
+    assert all(slope.abs().max() > 1e-3 for slope in slopes)
+
+
+@every_divergence
+def test_a_detached_target_stops_the_gradient(divergence, generator):
+    target, logits = (t.requires_grad_() for t in logits_pair(generator))
+    divergence(target.detach(), logits).sum().backward()
+    assert target.grad is None
+    assert logits.grad.abs().max() > 0
+
+
+@every_divergence
+def test_examples_do_not_see_each_other(divergence, generator):
+    target, logits = logits_pair(generator)
+    torch.testing.assert_close(divergence(target, logits)[2:3], divergence(target[2:3], logits[2:3]))
+
+
+LOGITS = torch.zeros(2, 3)
+ERRORS = {
+    "label too large": (torch.tensor([0, 3]), LOGITS, {}, ValueError, r"0\.\.2 for 3 outputs.*from 0 to 3"),
+    "negative label": (torch.tensor([-1, 2]), LOGITS, {}, ValueError, r"0\.\.2 for 3 outputs.*from -1 to 2"),
+    "number of labels": (torch.tensor([0]), LOGITS, {}, ValueError, "1 labels for 2 outputs"),
+    "matrix of labels": (torch.zeros(2, 3).long(), LOGITS, {}, ValueError, r"vector \(B,\), got shape \(2, 3\)"),
+    "bool labels": (torch.tensor([True, False]), LOGITS, {}, TypeError, r"integers, got torch\.bool"),
+    "shapes": (torch.zeros(2, 4), LOGITS, {}, ValueError, r"\(2, 4\) and \(2, 3\)"),
+    "broadcast": (torch.zeros(1, 3), LOGITS, {}, ValueError, r"\(1, 3\) and \(2, 3\)"),
+    "vector of logits": (torch.zeros(3), torch.zeros(3), {}, ValueError, r"\(B, C\).*shape \(3,\)"),
+    "vector of logits for labels": (torch.tensor([0]), torch.zeros(3), {}, ValueError, r"\(B, C\).*shape \(3,\)"),
+    "logits of an image": (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), {}, ValueError, r"\(B, C\).*\(2, 3, 4\)"),
+    "integer logits": (LOGITS, LOGITS.long(), {}, ValueError, r"floats \(B, C\), got torch\.int64"),
+    "given": (LOGITS, LOGITS, {"given": "scores"}, ValueError, "given.*'logits', 'probabilities', got 'scores'"),
+    "given for labels": (torch.tensor([0, 1]), LOGITS, {"given": "scores"}, ValueError, "given.*got 'scores'"),
+}
+
+
+@every_divergence
+@pytest.mark.parametrize(("target", "logits", "options", "error", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors_show_what_was_given(divergence, target, logits, options, error, message):
+    with pytest.raises(error, match=message):
+        divergence(target, logits, **options)
+
+
+def test_labels_are_not_looked_at_when_checks_are_off():
+    with value_checks("never"), pytest.raises((RuntimeError, IndexError)):
+        kl(torch.tensor([0, 3]), LOGITS)

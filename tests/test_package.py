@@ -1,0 +1,58 @@
+"""The shape of the package: what may import what, and what is public."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import advdrop
+
+SOURCE = Path(advdrop.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [("masks", ("objectives", "models", "engine", "presets")), ("models", ("objectives", "engine", "presets")),
+     ("objectives", ("engine", "presets"))],
+)  # fmt: skip
+def test_imports_go_one_way(folder, forbidden):
+    files = [path for path in MODULES if path.parent.name == folder]
+    assert files
+    for path in files:
+        for name in imports(path):
+            assert not name.startswith(tuple(f"advdrop.{other}" for other in forbidden)), (path.name, name)
+
+
+def test_the_core_needs_torch_alone():
+    allowed = {"advdrop", "torch", "__future__", *sys.stdlib_module_names}
+    for path in MODULES:
+        assert {name.split(".")[0] for name in imports(path)} <= allowed, path
+
+
+def test_importing_advdrop_imports_no_torch():
+    code = "import sys, advdrop; assert 'torch' not in sys.modules; advdrop.VAdD; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_public_names_are_there_and_typed():
+    typed = {
+        alias.name
+        for node in ast.walk(ast.parse((SOURCE / "__init__.py").read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("advdrop.")
+        for alias in node.names
+    }
+    assert set(advdrop.__all__) == typed
+    assert all(getattr(advdrop, name) is not None for name in advdrop.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'VADD'"):
+        _ = advdrop.VADD

@@ -1,0 +1,117 @@
+import pytest
+import torch
+from torch import nn
+
+from advdrop.randomness import borrowed_noise, mask_generator, noise_state
+
+CPU = torch.device("cpu")
+
+
+def test_a_borrowed_block_leaves_the_noise_as_it_was():
+    before = torch.get_rng_state()
+    with borrowed_noise(CPU):
+        torch.rand(10)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_borrowed_block_starts_here_or_where_told():
+    start = noise_state(CPU)
+    first = torch.rand(5)
+    second_state = torch.get_rng_state()
+    with borrowed_noise(CPU, start):
+        assert torch.equal(torch.rand(5), first)
+    assert torch.equal(torch.get_rng_state(), second_state)
+    with borrowed_noise(CPU):
+        here = torch.rand(5)
+    assert torch.equal(torch.rand(5), here)
+    assert not torch.equal(here, first)
+
+
+def test_two_passes_see_the_same_dropout():
+    net, x = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 8), nn.Dropout(0.5)), torch.ones(4, 8)
+    start = noise_state(CPU)
+    clean = net(x)
+    with borrowed_noise(CPU, start):
+        assert torch.equal(net(x), clean)
+    assert not torch.equal(net(x), clean)
+
+
+def test_the_noise_comes_back_after_an_error():
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="size"), borrowed_noise(CPU):
+        torch.rand(3) + torch.rand(4)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_borrowed_blocks_nest():
+    start = noise_state(CPU)
+    with borrowed_noise(CPU):
+        first = torch.rand(2)
+        with borrowed_noise(CPU, start):
+            assert torch.equal(torch.rand(2), first)
+        second = torch.rand(2)
+    assert torch.equal(torch.rand(4), torch.cat([first, second]))
+
+
+def test_a_noise_state_does_not_move_with_the_noise():
+    state = noise_state(CPU)
+    held = state.cpu.clone()
+    torch.rand(100)
+    assert torch.equal(state.cpu, held)
+    assert state.accelerator is None
+
+
+def test_an_accelerators_noise_is_borrowed_too(monkeypatch):
+    class Accelerator:
+        state = torch.tensor([1])
+
+        @classmethod
+        def get_rng_state(cls, device):
+            return cls.state.clone()
+
+        @classmethod
+        def set_rng_state(cls, state, device):
+            cls.state = state
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Accelerator)
+    device = torch.device("cuda", 1)
+    start = noise_state(device)
+    Accelerator.state = torch.tensor([2])
+    with borrowed_noise(device, start):
+        assert Accelerator.state.item() == 1
+        Accelerator.state = torch.tensor([3])
+    assert Accelerator.state.item() == 2
+
+
+def drawn(generator):
+    return torch.rand(5, generator=generator, device=generator.device)
+
+
+def test_a_mask_generator_takes_one_draw_and_then_its_own_stream():
+    torch.manual_seed(1)
+    torch.randint(2**62, ())
+    after_one_draw = torch.get_rng_state()
+    torch.manual_seed(1)
+    first = mask_generator(CPU)
+    assert torch.equal(torch.get_rng_state(), after_one_draw)
+    masks = drawn(first)
+    assert torch.equal(torch.get_rng_state(), after_one_draw)
+    second = mask_generator(CPU)
+    assert not torch.equal(drawn(second), masks)
+    torch.manual_seed(1)
+    assert torch.equal(drawn(mask_generator(CPU)), masks)
+
+
+def test_ranks_seeded_alike_get_different_masks(monkeypatch):
+    def on_rank(rank):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        torch.manual_seed(1)
+        return drawn(mask_generator(CPU))
+
+    torch.manual_seed(1)
+    alone = drawn(mask_generator(CPU))
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    ranks = [on_rank(rank) for rank in range(4)]
+    assert torch.equal(ranks[0], alone)
+    assert torch.stack(ranks).unique(dim=0).shape == (4, 5)

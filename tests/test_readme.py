@@ -1,0 +1,33 @@
+"""The README shows what is there: its first code block is the example, its table is the record."""
+
+import json
+import re
+from pathlib import Path
+
+from step import table
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_first_code_block_is_the_first_example():
+    block = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+    example = (ROOT / "examples/01_plain_torch.py").read_text()
+    assert example.split('"""\n\n', 1)[1] == block
+    assert len(block.splitlines()) <= 25
+
+
+def test_step_table_is_made_from_the_record():
+    rows = json.loads((ROOT / "results/step.json").read_text())
+    assert table(rows) in README
+
+
+def test_code_in_the_table_of_contents_exists():
+    import advdrop
+    from advdrop import masks, models
+
+    known = {name for module in (advdrop, masks, models) for name in dir(module)}
+    section = README.split("## What is in it")[1].split("How much of")[0]
+    names = set(re.findall(r"\b([A-Za-z_]+)\(", section))
+    assert len(names) > 15
+    assert names <= known

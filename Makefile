@@ -30,7 +30,7 @@ bench: setup
 	$(BIN)/python benchmarks/search_quality.py
 
 demo: setup
-	@echo 'Training twice on 100 labels of scikit-learn'"'"'s digits, about 20 seconds ...'
+	@echo 'Training twice on 100 labels of scikit-learn'"'"'s digits, under a minute ...'
 	$(BIN)/python examples/01_plain_torch.py
 
 clean:

@@ -123,7 +123,7 @@ def page(results: Results, count: int) -> str:
     text = INTRODUCTION.format(count=count, units=UNITS, examples=EXAMPLES)
     for setting in SETTINGS:
         text += f"\n## {setting}\n\n| search | " + " | ".join(
-            f"δ = {delta} ({int(delta * UNITS)} flips)" for delta in DELTAS
+            f"δ = {delta} (at most {int(delta * UNITS)})" for delta in DELTAS
         )
         text += " |\n|---|" + "---|" * len(DELTAS) + "\n"
         for name in SEARCHES:
@@ -146,15 +146,17 @@ examples on which it found the optimum itself.
 READING = """
 ## Reading it
 
-- The paper's one Jacobian finds most of what there is when one unit may be flipped, and can find less than half of it
-  when six may: it says nothing of how flips act together.
-- Linearising again (`Iterated`) never finds less, by construction, and gains more the larger the budget. It costs one
-  more forward and backward pass of the upper network for each Jacobian.
+- Outside the trap, the paper's one Jacobian finds most of what there is when one unit may be flipped, and can find less
+  than half of it when six may: it says nothing of how flips act together.
+- Linearising again (`Iterated`) never finds less than the paper's search, by construction, and finds more where several
+  units may be flipped. It costs one more forward and backward pass of the upper network for each further Jacobian, and
+  two forward passes to compare the two masks.
 - The ascending order that Algorithm 1 prints spends its budget on the units that matter least. With a budget so large
   that every candidate fits in, the order no longer matters.
 - In the trap (p = 0, and the same noise in both passes) the Jacobian at ε0 = 1 is rounding error, and what the
-  first-order search finds there is luck; this is why it warns. The probe is alive there. It is also the better search
-  for VAdD with p = 0, and the worse one for VAdD with p = 0.5 and small budgets.
+  first-order search finds there is better than random flips only because rounding, too, is larger for the larger
+  units; this is why it warns. The probe is alive there. It is also the better search for VAdD with p = 0, and the worse
+  one for VAdD with p = 0.5 and small budgets.
 """
 
 

@@ -160,7 +160,7 @@ def test_labels_that_pass():
     [
         (torch.tensor([0, 3]), ValueError, r"0\.\.2 for 3 outputs, got values from 0 to 3"),
         (torch.tensor([-100, 1]), ValueError, r"0\.\.2 for 3 outputs, got values from -100 to 1"),
-        (torch.tensor([0.0]), TypeError, r"integers, got torch\.float32; convert them, e\.g\. y\.long\(\)"),
+        (torch.tensor([0.0]), TypeError, r"integers, got torch\.float32; use y\.long\(\)"),
         (torch.tensor([True]), TypeError, r"integers, got torch\.bool"),
         (torch.tensor([[0]]), ValueError, r"vector \(B,\), got shape \(1, 1\)"),
         (torch.tensor(0), ValueError, r"vector \(B,\), got shape \(\)"),

@@ -54,5 +54,7 @@ def test_public_names_are_there_and_typed():
     }
     assert set(advdrop.__all__) == typed
     assert all(getattr(advdrop, name) is not None for name in advdrop.__all__)
+    code = "import advdrop; advdrop.masks.hamming; advdrop.models.mnist_cnn; advdrop.schedules.ramp_up"
+    subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'VADD'"):
         _ = advdrop.VADD

@@ -82,6 +82,8 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
+    if name in {module.split(".")[0] for module in _HOME}:
+        return import_module(f"advdrop.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'advdrop' has no attribute {name!r}")
     return getattr(import_module(f"advdrop.{_MODULE_OF[name]}"), name)

@@ -139,9 +139,9 @@ def label_vector(y: Tensor) -> Tensor:
     if not isinstance(y, Tensor):
         raise TypeError(f"labels must be a tensor, got {type(y).__name__}")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise TypeError(f"labels must be integers, got {y.dtype}; convert them, e.g. y.long()")
+        raise TypeError(f"labels must be integers, got {y.dtype}; use y.long(), or y.argmax(1) if they are one-hot")
     if y.dim() != 1:
-        raise ValueError(f"labels must be a vector (B,), got shape {tuple(y.shape)}")
+        raise ValueError(f"labels must be a vector (B,), got shape {tuple(y.shape)}; one-hot rows need y.argmax(1)")
     return y
 
 

@@ -26,8 +26,6 @@ Given = Literal["logits", "probabilities"]
 class Divergence(Protocol):
     """D[target, output] of each example, ``(B,)``."""
 
-    __name__: str
-
     def __call__(self, target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
         """Per example; never negative, up to rounding."""
 

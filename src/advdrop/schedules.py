@@ -73,6 +73,8 @@ class Ramp:
 
     def __post_init__(self) -> None:
         checks.fraction("over", self.over)
+        if self.maximum != 0.0:
+            checks.positive("maximum", self.maximum)
 
     def __call__(self, progress: float) -> float:
         """The weight at this progress."""

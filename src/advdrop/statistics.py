@@ -20,7 +20,8 @@ one with the adversarial mask, the mask search, and those on perturbed inputs (A
 PASSES: tuple[PassName, ...] = get_args(PassName)
 
 MOVING: frozenset[PassName] = frozenset({"labelled", "clean", "second", "adversarial"})
-"""The passes that move running statistics in the authors' code; the paper does not say."""
+"""The passes that move running statistics in the authors' code (the paper does not say), and Π's second pass, which is
+the counterpart of the adversarial one."""
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from advdrop.masks import AdversarialDropout, handing, sample_mask
 
@@ -236,3 +237,21 @@ def test_a_compiled_model_computes_the_same(generator):
             with handing(lambda layer, h, mask=mask: mask):
                 assert torch.equal(seeded(compiled, x), seeded(model, x))
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_of_a_handed_mask_is_refused(reentrant):
+    layer = AdversarialDropout(0.5)
+    h = torch.ones(2, 4, requires_grad=True)
+    with handing(lambda layer, h: torch.ones_like(h)):
+        out = checkpoint(lambda h: layer(h).square(), h, use_reentrant=reentrant)
+    with pytest.raises(RuntimeError, match="checkpointing"):
+        out.sum().backward()
+
+
+def test_recomputation_of_plain_dropout_is_fine():
+    layer = AdversarialDropout(0.5)
+    h = torch.ones(2, 4, requires_grad=True)
+    out = checkpoint(lambda h: layer(h).square(), h, use_reentrant=False)
+    out.sum().backward()
+    torch.testing.assert_close(h.grad, 2 * out)

@@ -422,3 +422,71 @@ def test_a_forgotten_model_is_freed(build):
     del model
     gc.collect()
     assert gone() is None
+
+
+class Temperature(Skip):
+    def __init__(self):
+        super().__init__()
+        self.temperature = 1.0
+
+    def forward(self, x):
+        return super().forward(x) / self.temperature
+
+
+def test_a_changed_attribute_makes_a_new_cut():
+    model = Temperature().eval()
+    cut(model)
+    model.temperature = 100.0
+    assert torch.equal(cut(model)(x), model(x))
+
+
+class Gamble(Skip):
+    def forward(self, x):
+        return super().forward(x) * (1.0 if torch.rand(()) < 0.5 else 0.0)
+
+
+def test_a_branch_on_noise_is_not_frozen_and_the_noise_is_put_back():
+    model = Gamble().eval()
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    parts = quietly(cut, model)
+    assert torch.equal(torch.rand(1), expected)
+    assert len({bool(parts(x).abs().sum() > 0) for _ in range(20)}) == 2
+
+
+class LateInPlace(Skip):
+    """The change of h comes after the layer has read it; a cut would make it come before."""
+
+    def __init__(self):
+        super().__init__()
+        self.side = nn.Sequential(nn.ReLU(inplace=True), dense(6, 6))
+
+    def forward(self, x):
+        h = self.lower(x)
+        a = self.drop(h)
+        return self.top(a + self.side(h))
+
+
+class EarlyInPlace(Skip):
+    def forward(self, x):
+        return self.top(self.drop(nn.functional.relu(self.lower(x), inplace=True)).relu_())
+
+
+@pytest.mark.parametrize(("build", "is_cut"), [(LateInPlace, False), (EarlyInPlace, True)])
+def test_in_place_operations_stop_the_cut_only_where_they_reach_across(build, is_cut):
+    model = build()
+    parts = quietly(cut, model)
+    with handing(halves):
+        assert torch.equal(parts(x), model(x))
+    assert (parts.upper is not model) == is_cut
+
+
+@pytest.mark.parametrize("build", [sequential, Skip])
+def test_hooks_of_what_would_be_cut_go_on_running(build):
+    model = build().eval()
+    cut(model)
+    model.register_forward_hook(lambda module, args, output: output * 0)
+    with pytest.warns(UserWarning, match="hooks"):
+        parts = cut(model)
+    assert (parts(x) == 0).all()

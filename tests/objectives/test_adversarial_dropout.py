@@ -278,3 +278,29 @@ def test_split_given_by_hand_equals_the_sequential_it_came_from():
         torch.manual_seed(0)
         losses.append(VAdD()(network, rows, generator=seeded()).total)
     torch.testing.assert_close(*losses)
+
+
+def test_delta_zero_makes_no_search():
+    class Never(Search):
+        def __call__(self, problem):
+            raise AssertionError
+
+    VAdD(delta=0.0, search=Never())(quiet(0.5), batch())
+    VAdD(delta=0.0, search=Never(), budget="shared")(stacked(), batch())
+
+
+def test_a_jacobian_of_nan_is_an_error_and_not_a_zero():
+    model = quiet(0.5)
+    with torch.no_grad():
+        model.upper[1].weight[0] = torch.nan
+    with pytest.raises(ValueError, match="NaN or infinity in 16 of 16 examples"):
+        VAdD()(model, batch())
+
+
+def test_a_delta_too_small_for_the_layer_is_said_once():
+    term = VAdD(delta=0.05)
+    with pytest.warns(
+        UserWarning, match="delta=0.05 of 10 units allows no flip.*smallest delta that allows one is 0.1"
+    ):
+        term(quiet(0.5), batch())
+    term(quiet(0.5), batch())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from advdrop import VAT, CrossEntropy, PiModel, Ramp, SAdD, VAdD, qe
+from advdrop import VAT, CrossEntropy, PiModel, Ramp, SAdD, TemporalEnsembling, VAdD, qe
 from small import batch, quiet, seeded
 
 
@@ -41,9 +41,21 @@ def test_terms_are_detached_and_the_total_is_not():
 
 
 def test_state_of_another_objective_is_refused():
-    from advdrop import TemporalEnsembling
-
     with pytest.raises(ValueError, match="temporal_ensembling"):
         TemporalEnsembling(4, 3).load_state_dict({"other": {}})
     with pytest.raises(ValueError, match=r"\(4, 3\) and \(5, 3\)"):
         TemporalEnsembling(5, 3).load_state_dict(TemporalEnsembling(4, 3).state_dict())
+
+
+def test_sum_of_a_list():
+    loss = sum([CrossEntropy(), 2.0 * VAT()])(quiet(), batch())
+    assert loss.weights == {"cross_entropy": 1.0, "vat": 2.0}
+
+
+def test_state_of_two_temporal_terms_comes_back_whole():
+    first, second = (2.0 * (TemporalEnsembling(16, 3) + TemporalEnsembling(16, 3, momentum=0.9)) for _ in range(2))
+    first(quiet(), batch())
+    second.load_state_dict(first.state_dict())
+    assert list(first.state_dict()) == ["temporal_ensembling", "temporal_ensembling_2"]
+    for name, state in first.state_dict().items():
+        assert torch.equal(second.state_dict()[name]["ensemble"], state["ensemble"])

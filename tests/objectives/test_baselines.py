@@ -238,3 +238,15 @@ def test_mutual_exclusivity_of_a_certain_output_is_minus_one_with_a_finite_gradi
     value.sum().backward()
     assert value.item() == pytest.approx(-1.0, abs=1e-5)
     assert logits.grad.isfinite().all()
+
+
+def test_temporal_ensembling_learns_nothing_from_a_validation_loss(model, rows):
+    term = TemporalEnsembling(examples=16, classes=CLASSES)
+    with torch.no_grad():
+        term(model, rows)
+    assert (term.seen == 0).all()
+
+
+def test_adversarial_training_needs_gradients(model, rows):
+    with torch.no_grad(), pytest.raises(RuntimeError, match="no_grad"):
+        AT()(model, rows)

@@ -240,12 +240,13 @@ def _rank(rank: int, folder: str) -> None:
         torch.manual_seed(0)
         model, rows = quiet().double(), batch(dtype=torch.float64)
         step = nn.parallel.DistributedDataParallel(TrainingStep(model, make()))
-        for _ in range(2):  # a parameter that took no part would be noticed at the second step
+        for turn in range(2):  # a parameter that took no part would be noticed at the second step
+            part = (rank + turn) % 2  # the other half each time: what one rank learnt the other must know
             generator = seeded()
-            if rank == 1:  # the second half of what one process would draw
+            if part == 1:  # the second half of what one process would draw
                 torch.empty_like(half(rows, 0).u).normal_(generator=generator)
             step.zero_grad()
-            step(half(rows, rank), generator=generator).total.backward()
+            step(half(rows, part), generator=generator).total.backward()
         results[name] = [p.grad.clone() for p in model.parameters()]
     torch.manual_seed(0)
     results["mask"] = Passes(noisy(), batch()).clean("unlabelled").masks[0]
@@ -257,8 +258,8 @@ def _rank(rank: int, folder: str) -> None:
 def ranks(tmp_path_factory):
     """The results of two gloo ranks, forked by a process of their own that has no threads yet."""
     folder = tmp_path_factory.mktemp("ranks")
-    tests = Path(__file__).parents[1]
-    subprocess.run([sys.executable, __file__, folder], env=os.environ | {"PYTHONPATH": tests}, timeout=120, check=True)
+    path = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, __file__, folder], env=os.environ | {"PYTHONPATH": path}, timeout=120, check=True)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

@@ -4,7 +4,21 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import AT, VAT, AdversarialDropout, Batch, CrossEntropy, PiModel, SAdD, TransformationStability, VAdD
+from advdrop import (
+    AT,
+    VAT,
+    AdversarialDropout,
+    Batch,
+    CrossEntropy,
+    FirstOrder,
+    PiModel,
+    Ramp,
+    SAdD,
+    Split,
+    TemporalEnsembling,
+    TransformationStability,
+    VAdD,
+)
 from advdrop.objectives import Passes
 from small import CLASSES, FEATURES, HIDDEN, Opaque, Residual, batch, gradients, noisy, seeded
 
@@ -136,6 +150,7 @@ def test_layer_used_twice_in_a_pass_has_one_mask(rows):
         (lambda: Batch(u=torch.ones(2, 3), v=torch.ones(2, 4)), ValueError, r"\(2, 3\) and \(2, 4\)"),
         (lambda: Batch(u=torch.ones(2, 3), index=torch.arange(3)), ValueError, "one integer for each of the 2"),
         (lambda: Batch(u=torch.ones(2, 3), index=torch.ones(2)), ValueError, "float32"),
+        (lambda: Batch(u=torch.ones(2, 3), index=torch.tensor([True, False])), ValueError, "torch.bool"),
         (lambda: Batch([1.0], torch.zeros(1).long()), TypeError, "x must be a tensor, got list"),
     ],
 )
@@ -162,6 +177,16 @@ BAD_CALLS = {
     "epsilon": (lambda: VAT(epsilon=0.0), ValueError, "epsilon must be positive"),
     "norm": (lambda: AT(norm="l1"), ValueError, "'linf', 'l2', got 'l1'"),
     "weight": (lambda: -1.0 * VAT(), ValueError, "not negative, got -1.0"),
+    "no model": (lambda: VAdD()(batch(), noisy()), TypeError, "got a Batch as model"),
+    "generator": (lambda: VAdD()(noisy(), batch(), generator=0), TypeError, "must be a torch.Generator, got 0"),
+    "tuple": (lambda: VAdD()(noisy(), (batch().x, batch().y)), TypeError, r"takes a Batch, got tuple"),
+    "rows": (lambda: VAdD(rows="labeled")(noisy(), batch()), ValueError, "'labelled', 'unlabelled', got 'labeled'"),
+    "labels of the unlabelled": (lambda: SAdD(rows="unlabelled")(noisy(), batch()), ValueError, "labelled rows only"),
+    "divergence": (lambda: VAdD(divergence="kl"), TypeError, "advdrop.kl, got 'kl'"),
+    "search": (lambda: VAdD(search=FirstOrder), TypeError, r"FirstOrder\(\), got <class"),
+    "momentum": (lambda: TemporalEnsembling(4, 3, momentum=1.0), ValueError, "momentum must be below 1"),
+    "ramp class": (lambda: Ramp * VAdD(), TypeError, "unsupported operand"),
+    "ramp": (lambda: Ramp(-3.0), ValueError, "maximum must be positive"),
     "sum": (lambda: VAT() + 1.0, TypeError, "unsupported operand"),
     "product": (lambda: VAT() * VAT(), TypeError, "unsupported operand"),
 }  # fmt: skip
@@ -178,3 +203,41 @@ def test_distributed_wrapper_around_the_network_is_refused():
     nn.Module.__init__(ddp)
     with pytest.raises(TypeError, match="TrainingStep"):
         CrossEntropy()(ddp, batch())
+
+
+def test_upper_network_that_changes_its_input_is_refused():
+    upper = nn.Sequential(nn.LeakyReLU(0.1, inplace=True), AdversarialDropout(0.5), nn.Linear(HIDDEN, CLASSES))
+    with pytest.raises(ValueError, match="inplace=False"):
+        VAdD()(Split(nn.Linear(FEATURES, HIDDEN), upper), batch())
+
+
+def test_layer_at_two_widths_is_refused_with_the_way_out():
+    layer = AdversarialDropout(0.5)
+    model = nn.Sequential(layer, nn.Linear(FEATURES, HIDDEN), layer, nn.Linear(HIDDEN, CLASSES))
+    with pytest.raises(ValueError, match="one layer for each place"):
+        VAdD()(model, batch())
+
+
+class Sometimes(nn.Module):
+    """Its second layer runs in every second pass only, its third to no effect."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(AdversarialDropout(0.5, 0.3) for _ in range(3))
+        self.last, self.turns = nn.Linear(FEATURES, CLASSES), 0
+
+    def forward(self, x):
+        self.turns += 1
+        self.layers[2](x)
+        h = self.layers[0](x)
+        return self.last(self.layers[1](h) if self.often or self.turns % 2 == 0 else h)
+
+
+@pytest.mark.filterwarnings("ignore:Sometimes could not be cut")
+def test_layers_that_come_and_go_are_refused_and_idle_ones_are_not():
+    model = Sometimes()
+    model.often = False
+    with pytest.raises(ValueError, match="each pass must run all"):
+        VAdD()(model, batch())
+    model.often = True
+    assert VAdD()(model, batch()).total > 0

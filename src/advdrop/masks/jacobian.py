@@ -31,7 +31,8 @@ def mask_jacobian(divergence: MaskDivergence, masks: Masks) -> Masks:
     """
     with _differentiable():
         points = tuple(mask.detach().requires_grad_() for mask in masks)
-        return torch.autograd.grad(divergence(points).sum(), points)
+        # A layer whose output is not used has a Jacobian of zero.
+        return torch.autograd.grad(divergence(points).sum(), points, allow_unused=True, materialize_grads=True)
 
 
 def unit_jacobian(divergence: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:

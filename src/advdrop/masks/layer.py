@@ -16,8 +16,7 @@ from advdrop.masks.sample import GRANULARITIES, SCALES, Granularity, Scale, mask
 Hand = Callable[["AdversarialDropout", Tensor], Tensor]
 """What multiplies the layer's input h: ``(layer, h) -> (B, *H)``, already scaled."""
 
-# The live mask is kept here and not on the layer, so that a model can be copied, pickled and shared by threads
-# at any moment.
+# The live mask is kept here and not on the layer, so that a model can be copied and pickled at any moment.
 _hand: ContextVar[Hand | None] = ContextVar("advdrop_hand", default=None)
 
 
@@ -71,6 +70,7 @@ class AdversarialDropout(nn.Module):
         checks.choice("granularity", granularity, GRANULARITIES)
         self.scale = scale
         self.granularity = granularity
+        self._handed = False
 
     def forward(self, h: Tensor) -> Tensor:
         """H ⊙ ε."""
@@ -78,14 +78,21 @@ class AdversarialDropout(nn.Module):
             raise TypeError(f"the input of AdversarialDropout must be floating point, got {h.dtype}; convert it first")
         hand = _hand.get()
         if hand is None:
+            if self._handed and torch._C._current_graph_task_id() != -1:
+                raise RuntimeError(
+                    "AdversarialDropout was run again by a backward pass: activation checkpointing cannot give back "
+                    "the mask that an objective handed it; leave the layer out of the checkpointed part"
+                )
             drop = torch.feature_dropout if self.granularity == "channel" and h.dim() > 2 else F.dropout
             return drop(h, self.p, self.training)
+        self._handed = True
         mask = hand(self, h)
         expected = mask_shape(h.shape, self.granularity)
         if tuple(mask.shape) != expected:
             raise ValueError(
                 f"AdversarialDropout got a mask of shape {tuple(mask.shape)} for an input of shape "
-                f"{tuple(h.shape)} with granularity {self.granularity!r}: expected {expected}"
+                f"{tuple(h.shape)} with granularity {self.granularity!r}: expected {expected}. A layer that runs more "
+                "than once in a pass has one mask: use one layer for each place"
             )
         return h * mask.to(h.dtype)
 

@@ -9,7 +9,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import chain, combinations, pairwise
 from math import ceil
 from typing import final
 
@@ -202,8 +202,10 @@ class Exhaustive(Search):
                 f"raise max_units (now {self.max_units}) if you mean it"
             )
         highest = problem.divergence(problem.scale(problem.sampled))
-        for flips in product((0.0, 1.0), repeat=units):
-            flipped = start.new_tensor(flips)
+        most = sum(problem.budget) if isinstance(problem.budget, tuple) else problem.budget
+        for flips in chain.from_iterable(combinations(range(units), size) for size in range(1, most + 1)):
+            flipped = torch.zeros_like(start[0])
+            flipped[list(flips)] = 1.0
             if not _within_budget(problem, flipped):
                 continue
             masks = (start - flipped).abs()
@@ -232,15 +234,15 @@ def _within_budget(problem: MaskProblem, flipped: Tensor) -> bool:
 def _warn_if_zero(jacobian: Masks) -> bool:
     """Warn, and say so, if no unit of any example has a Jacobian above rounding."""
     # Equal outputs leave the rounding of a softmax in float32, also where the units are of half precision.
-    tiny = 8 * torch.finfo(torch.promote_types(jacobian[0].dtype, torch.float32)).eps
+    tiny = 2 * torch.finfo(torch.promote_types(jacobian[0].dtype, torch.float32)).eps
     for slope in jacobian:
-        if not checks.due("zero jacobian", slope) or max(abs(v.item()) for v in torch.aminmax(slope)) > tiny:
+        if not checks.due("zero jacobian", slope) or not all(abs(v.item()) <= tiny for v in torch.aminmax(slope)):
             return False
     warnings.warn(
         "the mask search met an all-zero Jacobian: the clean and the perturbed pass agree at ε0 = 1, where the "
-        "divergence has its minimum, so the flips mean nothing. This happens when the layer's p is 0 and nothing "
-        "else differs between the two passes. Use noise='independent' with dropout, noise or augmentation below "
-        "the layer, give the layer p > 0, or take search=Probe().",
+        "divergence has its minimum, so the flips mean nothing. This happens when the layer's p is 0, or the model is in "
+        "evaluation mode, and nothing else differs between the two passes. Use noise='independent' with dropout, noise "
+        "or augmentation below the layer, give the layer p > 0, or take search=Probe().",
         stacklevel=2,
     )
     return True

@@ -6,6 +6,7 @@ again for the search and for the adversarial mask. ``cut`` finds the place by it
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from operator import getitem
 from typing import Any, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, fx, nn
 
 from advdrop.masks.layer import AdversarialDropout
@@ -81,6 +83,7 @@ def cut(model: nn.Module, at: str | None = None) -> Split:
         at,
         *((id(module), module.training) for module in model.modules()),
         *(id(tensor) for tensor in (*model.parameters(), *model.buffers())),
+        *(_attributes(module) for module in model.modules() if module._modules and contains_layer(module)),
     )
     if model not in _cuts or _cuts[model][0] != state:
         parts = _cut(model, _named(model, at))
@@ -90,6 +93,13 @@ def cut(model: nn.Module, at: str | None = None) -> Split:
 
 # A model that could not be cut is remembered as None: a part that is the model itself would keep it alive.
 _cuts: WeakKeyDictionary[nn.Module, tuple[object, Split | None]] = WeakKeyDictionary()
+
+
+def _attributes(module: nn.Module) -> tuple[object, ...]:
+    """What the forward pass of a module may read: a trace of it is good until one of these changes."""
+    hooks = (*module._forward_hooks, *module._forward_pre_hooks)
+    plain = ((k, v) for k, v in module.__dict__.items() if isinstance(v, bool | int | float | str))
+    return (hooks, *plain, *(id(v) for v in module.__dict__.values()))
 
 
 def _named(model: nn.Module, at: str | None) -> nn.Module | None:
@@ -102,8 +112,10 @@ def _named(model: nn.Module, at: str | None) -> nn.Module | None:
 
 
 def _cut(model: nn.Module, place: nn.Module | None) -> Split:
-    if model is place or isinstance(model, AdversarialDropout):
+    if model is place or isinstance(model, AdversarialDropout) or not _holds(model, place):
         return Split(nn.Identity(), model)
+    if model._forward_hooks or model._forward_pre_hooks:
+        return _whole(model, "it has hooks, which a cut would leave out")
     if _is_plain_sequential(model):
         children = list(model)
         for i, child in enumerate(children):
@@ -113,17 +125,19 @@ def _cut(model: nn.Module, place: nn.Module | None) -> Split:
                     nn.Sequential(*children[:i], *_parts(inner.under)),
                     nn.Sequential(*_parts(inner.upper), *children[i + 1 :]),
                 )
-    if not _holds(model, place):
-        return Split(nn.Identity(), model)
     try:
         return _trace(model, place)
     except Exception as error:  # whatever stops the tracer, the full passes are right
-        warnings.warn(
-            f"{type(model).__name__} could not be cut below its AdversarialDropout layer, so every pass runs the whole "
-            f"network. Write it as Split(under, upper) or nn.Sequential to save them. The tracer said: {error}",
-            stacklevel=2,
-        )
-        return Split(nn.Identity(), model)
+        return _whole(model, f"the tracer said: {error}")
+
+
+def _whole(model: nn.Module, reason: str) -> Split:
+    warnings.warn(
+        f"{type(model).__name__} could not be cut below its AdversarialDropout layer, so every pass runs the whole "
+        f"network. Write it as Split(under, upper) or nn.Sequential to save them. The reason: {reason}",
+        stacklevel=2,
+    )
+    return Split(nn.Identity(), model)
 
 
 def _holds(module: nn.Module, place: nn.Module | None) -> bool:
@@ -148,14 +162,19 @@ def _trace(model: nn.Module, place: nn.Module | None) -> Split:
 
     with _untouched(model, [m for m in model.modules() if _holds(m, place)]):
         graph = Tracer().trace(model)
-    if changed := [node for node in graph.nodes if _in_place(model, node)]:
-        raise ValueError(f"{changed[0]} works in place, so what crosses the cut could be used only once")
     calls = [node for node in graph.nodes if node.op == "call_module"]
     roots = {n for n in calls if (m := model.get_submodule(n.target)) is place or isinstance(m, AdversarialDropout)}
     above: set[fx.Node] = set()
     for node in graph.nodes:
         if node in roots or node.op == "output" or above.intersection(node.all_input_nodes):
             above.add(node)
+    first = min(position for position, node in enumerate(graph.nodes) if node in roots)
+    for position, node in enumerate(graph.nodes):
+        # Above the cut, a change of what crosses it would be seen by the next pass. Below the cut and after the first
+        # layer, a change would now come before the layer.
+        reaches_down = above.isdisjoint(node.all_input_nodes[:1]) if node in above else position > first
+        if reaches_down and _in_place(model, node):
+            raise ValueError(f"{node} works in place on something that crosses the cut")
     crossing = [n for n in graph.nodes if n not in above and above.intersection(n.users)]
 
     under, upper = fx.Graph(), fx.Graph()
@@ -175,7 +194,7 @@ def _trace(model: nn.Module, place: nn.Module | None) -> Split:
 
 def _in_place(model: nn.Module, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return bool(getattr(model.get_submodule(str(node.target)), "inplace", False))
+        return any(getattr(m, "inplace", False) for m in model.get_submodule(str(node.target)).modules())
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     called = node.op in ("call_function", "call_method")
     return called and (bool(node.kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__")))
@@ -184,6 +203,7 @@ def _in_place(model: nn.Module, node: fx.Node) -> bool:
 @contextmanager
 def _untouched(model: nn.Module, traced: list[nn.Module]) -> Iterator[None]:
     """Refuse a forward pass that changes its modules or makes a tensor of its own, and undo what tracing it did."""
+    noise, python_noise = torch.get_rng_state(), random.getstate()
     before = [(m, dict(m.__dict__), dict(m._buffers)) for m in traced]
     values = {tensor: (tensor._version, tensor.clone()) for m in traced for tensor in m.buffers(recurse=False)}
     changed = False
@@ -200,5 +220,11 @@ def _untouched(model: nn.Module, traced: list[nn.Module]) -> Iterator[None]:
         for tensor, (version, value) in values.items():
             changed |= tensor._version != version
             tensor.copy_(value)
+    if not torch.equal(noise, torch.get_rng_state()) or python_noise != random.getstate():
+        torch.set_rng_state(noise)
+        random.setstate(python_noise)
+        changed = True
     if changed:
-        raise ValueError(f"the forward pass of {type(model).__name__} changes the module or makes a tensor of its own")
+        raise ValueError(
+            f"the forward pass of {type(model).__name__} changes it, draws noise or makes a tensor by itself"
+        )

@@ -5,6 +5,7 @@ L_AdD = D[g(x, y, θ), f(x, εadv)],   εadv = argmax D[g, f(x, ε)] over ‖εs
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ Noise = Literal["independent", "shared"]
 
 def labels(passes: Passes, rows: Rows) -> Tensor:
     """g(y) = y, the target of SAdD."""
-    del rows
+    if rows != "labelled":
+        raise ValueError(f"labels are the target of labelled rows only, got rows={rows!r}")
     return passes.batch.labels()
 
 
@@ -68,17 +70,23 @@ class AdD(Term):
     noise: Noise = "independent"
     budget: Literal["layer", "shared"] = "layer"
     given: Given = "logits"
+    _warned: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.delta is not None:
             checks.fraction("delta", self.delta)
+        if not callable(self.divergence):
+            raise TypeError(f"divergence must be a function such as advdrop.kl, got {self.divergence!r}")
+        if not isinstance(self.search, Search):
+            raise TypeError(f"search must be a search such as FirstOrder(), got {self.search!r}")
         checks.choice("noise", self.noise, ("independent", "shared"))
         checks.choice("budget", self.budget, ("layer", "shared"))
 
     @property
     def name(self) -> str:
         """Such as ``vadd_kl``."""
-        return f"{type(self).__name__.lower()}_{self.divergence.__name__}"
+        divergence = getattr(self.divergence, "__name__", type(self.divergence).__name__)
+        return f"{type(self).__name__.lower()}_{divergence}"
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""
@@ -100,15 +108,33 @@ class AdD(Term):
                 logits = passes.upper(constant, clean.layers, masks, "search")
             return searched(fixed, logits, given=self.given)
 
-        problem = MaskProblem(divergence, clean.masks, self._budget(clean), clean.scale, passes.generator)
-        masks = clean.scale(self.search(problem))
+        budget = self._budget(clean)
+        problem = MaskProblem(divergence, clean.masks, budget, clean.scale, passes.generator)
+        masks = clean.scale(self.search(problem) if self._may_flip(clean, budget) else clean.masks)
         with passes.unnoticed(noise) if shared else nullcontext():
             logits = passes.upper(h, clean.layers, masks, "adversarial")
         return self.divergence(target, logits, given=self.given)
 
+    def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:
+        """Whether there is a budget at all; a δ that is too small for the layers is said once."""
+        if any(budget) if isinstance(budget, tuple) else budget:
+            return True
+        units, delta = max(mask[0].numel() for mask in clean.masks), max(self._deltas(clean))
+        if delta > 0.0 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"delta={delta} of {units} units allows no flip at all, so {type(self).__name__} does nothing; the "
+                f"smallest delta that allows one is {1 / units:.4g}",
+                stacklevel=2,
+            )
+        return False
+
+    def _deltas(self, clean: Pass) -> list[float]:
+        return [layer.delta if self.delta is None else self.delta for layer in clean.layers]
+
     def _budget(self, clean: Pass) -> SearchBudget:
         units = [mask[0].numel() for mask in clean.masks]
-        deltas = [layer.delta if self.delta is None else self.delta for layer in clean.layers]
+        deltas = self._deltas(clean)
         if self.budget == "shared":
             return int(sum(delta * h for delta, h in zip(deltas, units, strict=True)))
         return tuple(flip_budget(delta, h) for delta, h in zip(deltas, units, strict=True))
@@ -117,7 +143,14 @@ class AdD(Term):
 @final
 @dataclass(kw_only=True)
 class SAdD(AdD):
-    """Supervised adversarial dropout, formula 4: the target is the label. Takes the arguments of :class:`AdD`.
+    """Supervised adversarial dropout, formula 4: the target is the label.
+
+    Args:
+        delta: δ; each layer's own if not given.
+        divergence: D, cross-entropy by default.
+        noise: ``"shared"`` (the default) or ``"independent"`` noise in the adversarial pass, see :class:`AdD`.
+        search: how εadv is looked for, :class:`FirstOrder` by default.
+        search_divergence: see :class:`AdD`; so are ``budget`` and ``given``.
 
     >>> SAdD(delta=0.05).name
     'sadd_cross_entropy'
@@ -134,7 +167,13 @@ class SAdD(AdD):
 class VAdD(AdD):
     """Virtual adversarial dropout, formula 5: the target is the network's own clean output, so no label is needed.
 
-    Takes the arguments of :class:`AdD`; ``divergence`` is :func:`kl`, :func:`qe` or :func:`cross_entropy`.
+    Args:
+        delta: δ; each layer's own if not given.
+        divergence: D, :func:`kl` by default, or :func:`qe` or :func:`cross_entropy`.
+        noise: ``"independent"`` (the default) or ``"shared"`` noise in the adversarial pass, see :class:`AdD`.
+        search: how εadv is looked for, :class:`FirstOrder` by default.
+        rows: ``"unlabelled"`` (the default; the labelled ones where there are no others) or ``"labelled"``.
+        search_divergence: see :class:`AdD`; so are ``budget`` and ``given``.
 
     >>> VAdD(delta=0.05).name
     'vadd_kl'

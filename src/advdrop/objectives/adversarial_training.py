@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final
 
 import torch
@@ -33,7 +33,7 @@ class AT(Term):
     epsilon: float = 0.1
     norm: Literal["linf", "l2"] = "linf"
     noise: Literal["independent", "shared"] = "independent"
-    rows: Rows = "labelled"
+    rows: Rows = field(default="labelled", init=False, repr=False)
     input_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -43,6 +43,8 @@ class AT(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""
+        if not torch.is_grad_enabled():
+            raise RuntimeError("AT needs the gradient of the loss; do not call it under torch.no_grad()")
         x, y = passes.images(self.rows), passes.batch.labels()
         loss = cross_entropy(y, passes.clean(self.rows).logits)
         (slope,) = torch.autograd.grad(loss.sum(), x, retain_graph=True)

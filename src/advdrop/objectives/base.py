@@ -74,6 +74,7 @@ class Objective(ABC):
         passes = Passes(model, batch, generator, moving, wants_gradient)
         terms, weights, total = {}, {}, None
         for name, (factors, term) in self.named_parts().items():
+            checks.choice("rows", term.rows, ("labelled", "unlabelled"))
             value = term.per_example(passes).mean()
             weight = math.prod(factor(progress) if callable(factor) else factor for factor in factors)
             total = weight * value if total is None else total + weight * value
@@ -97,19 +98,22 @@ class Objective(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the state that ``state_dict`` gave."""
-        for name, (_, term) in self.named_parts().items():
-            if term.term_state():
-                if name not in state:
-                    raise ValueError(f"the state has nothing for {name!r}, only for {sorted(state)}")
-                term.load_term_state(state[name])
+        terms = {name: term for name, (_, term) in self.named_parts().items() if term.term_state()}
+        if terms.keys() != state.keys():
+            raise ValueError(f"this objective needs the state of {sorted(terms)}, got that of {sorted(state)}")
+        for name, term in terms.items():
+            term.load_term_state(state[name])
 
     def __add__(self, other: Objective) -> Objective:
         if not isinstance(other, Objective):
             return NotImplemented
         return Combination(self.parts + other.parts)
 
+    def __radd__(self, other: object) -> Objective:
+        return self if other == 0 else NotImplemented  # so that sum() works
+
     def __mul__(self, weight: Weight) -> Objective:
-        if isinstance(weight, Objective) or not (callable(weight) or isinstance(weight, int | float)):
+        if isinstance(weight, Objective | type) or not (callable(weight) or isinstance(weight, int | float)):
             return NotImplemented
         if not callable(weight) and not 0.0 <= weight < math.inf:
             raise ValueError(f"a weight must be finite and not negative, got {weight!r}")
@@ -170,6 +174,7 @@ class TrainingStep(nn.Module):
     Args:
         model: the network.
         objective: the objective.
+        moving: the passes that may move running batch-norm statistics.
 
     >>> from advdrop.objectives import CrossEntropy
     >>> step = TrainingStep(nn.Linear(3, 2), CrossEntropy())
@@ -177,11 +182,12 @@ class TrainingStep(nn.Module):
     torch.Size([])
     """
 
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
+    def __init__(self, model: nn.Module, objective: Objective, moving: Collection[PassName] = MOVING) -> None:
         super().__init__()
         self.model = model
         self.objective = objective
+        self.moving = moving
 
     def forward(self, batch: Batch, progress: float = 1.0, generator: torch.Generator | None = None) -> Loss:
         """The loss of one step."""
-        return self.objective(self.model, batch, progress=progress, generator=generator)
+        return self.objective(self.model, batch, progress=progress, generator=generator, moving=self.moving)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from advdrop import checks
@@ -24,7 +25,6 @@ class Batch:
         v: a second view of the same rows as ``u`` (or as ``x`` without ``u``), augmented independently.
         index: the positions of those rows in the data set, ``(U,)``; temporal ensembling needs them.
 
-    >>> import torch
     >>> Batch(torch.zeros(2, 3), torch.tensor([0, 1]), u=torch.zeros(5, 3)).u.shape
     torch.Size([5, 3])
     """
@@ -47,13 +47,14 @@ class Batch:
             raise ValueError(f"got {len(self.x)} labelled images x and {len(self.y)} labels y")
         if self.v is not None:
             checks.same_shape("u" if self.u is not None else "x", self.images("unlabelled"), "v", self.v)
-        if self.index is not None and (
-            self.index.is_floating_point() or self.index.shape != self.images("unlabelled").shape[:1]
-        ):
-            raise ValueError(
-                f"index must hold one integer for each of the {len(self.images('unlabelled'))} unlabelled rows, "
-                f"got {self.index.dtype} of shape {tuple(self.index.shape)}"
-            )
+        if self.index is not None:
+            rows = len(self.images("unlabelled"))
+            whole = not (self.index.is_floating_point() or self.index.dtype == torch.bool)
+            if not whole or self.index.shape != (rows,):
+                raise ValueError(
+                    f"index must hold one integer for each of the {rows} unlabelled rows, "
+                    f"got {self.index.dtype} of shape {tuple(self.index.shape)}"
+                )
 
     def images(self, rows: Rows) -> Tensor:
         """``x``, or ``u`` where it is given and asked for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from torch import Tensor
@@ -18,7 +18,7 @@ from advdrop.objectives.passes import Passes
 class CrossEntropy(Term):
     """−log f(x, εs)_y, on the labelled rows."""
 
-    rows: Rows = "labelled"
+    rows: Rows = field(default="labelled", init=False, repr=False)
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""

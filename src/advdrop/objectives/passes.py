@@ -1,4 +1,4 @@
-"""The forward passes of one training step, each made at most once and shared by all terms."""
+"""The forward passes of one training step; the clean ones are made once and shared by all terms."""
 
 from __future__ import annotations
 
@@ -63,6 +63,12 @@ class Passes:
         moving: Collection[PassName] = MOVING,
         input_gradient: bool = False,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"an objective takes a model and a Batch, got a {type(model).__name__} as model")
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(f"generator must be a torch.Generator, got {generator!r}; torch.Generator().manual_seed(0)")
+        if not isinstance(batch, Batch):
+            raise TypeError(f"an objective takes a Batch, got {type(batch).__name__}; write Batch(x, y, u)")
         if isinstance(model, nn.parallel.DistributedDataParallel):
             raise TypeError(
                 "DistributedDataParallel must wrap the whole step, not the network: several passes share one backward. "
@@ -79,6 +85,7 @@ class Passes:
         self._input_gradient = input_gradient
         self._images: dict[str, Tensor] = {}
         self._clean: dict[str, Pass] = {}
+        self._norms = [module for module in model.modules() if hasattr(module, "track_running_stats")]
 
     def images(self, rows: Rows) -> Tensor:
         """The input of the clean pass; a leaf that requires a gradient if a term asked for one."""
@@ -139,8 +146,14 @@ class Passes:
             noise = self.noise()
             h = self.split.under(x)
             upper_noise = self.noise()
+            versions = _versions(h)
             with handing(sample):
                 logits = _logits(self.split.upper(h))
+        if masks and versions != _versions(h):
+            raise ValueError(
+                "the upper network changes its input in place, so it cannot run again on the same h; use inplace=False "
+                "in its first layer"
+            )
         return Pass(h, tuple(masks), tuple(masks.values()), logits, noise, upper_noise)
 
     def _own(self, rows: Rows) -> Rows:
@@ -151,7 +164,7 @@ class Passes:
         return self.batch.v if has_second and self.batch.v is not None else self.batch.images(rows)
 
     def _statistics(self, name: PassName) -> AbstractContextManager[None]:
-        return nullcontext() if name in self.moving else frozen_statistics(self.model)
+        return nullcontext() if name in self.moving else frozen_statistics(*self._norms)
 
 
 def _p(layer: AdversarialDropout) -> float:
@@ -162,9 +175,17 @@ def _p(layer: AdversarialDropout) -> float:
 def _given(masks: Mapping[AdversarialDropout, Tensor]) -> Hand:
     def hand(layer: AdversarialDropout, h: Tensor) -> Tensor:
         del h
+        if layer not in masks:
+            raise ValueError(
+                "an AdversarialDropout layer ran that did not run in the clean pass; each pass must run all"
+            )
         return masks[layer]
 
     return hand
+
+
+def _versions(h: Hidden) -> list[int]:
+    return [tensor._version for tensor in (h if isinstance(h, tuple | list) else [h]) if isinstance(tensor, Tensor)]
 
 
 def _logits(output: object) -> Tensor:

@@ -44,7 +44,8 @@ class TemporalEnsembling(Term):
     seen: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        checks.fraction("momentum", self.momentum)
+        if checks.fraction("momentum", self.momentum) == 1.0:
+            raise ValueError("momentum must be below 1: with 1.0 nothing is ever learnt from the outputs")
         self.ensemble = torch.zeros(checks.count("examples", self.examples), checks.count("classes", self.classes))
         self.seen = torch.zeros(self.examples)
 
@@ -56,7 +57,8 @@ class TemporalEnsembling(Term):
         times, target = self.seen[index], self.ensemble[index]
         target = target / (1.0 - self.momentum ** times.clamp_min(1.0))[:, None]
         value = self.divergence(target, logits, given="probabilities")
-        self._record(index, logits.detach().float().softmax(1))
+        if torch.is_grad_enabled():  # a training step, and not a look at the validation loss
+            self._record(index, logits.detach().float().softmax(1))
         return torch.where(times > 0, value, 0.0)
 
     def _index(self, passes: Passes, logits: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ class TemporalEnsembling(Term):
                 f"index must be in 0..{self.examples - 1}, got values from {int(index.min())} to {int(index.max())}"
             )
         self.ensemble, self.seen = self.ensemble.to(logits.device), self.seen.to(logits.device)
-        return index
+        return index.long()
 
     @torch.no_grad()
     def _record(self, index: Tensor, probabilities: Tensor) -> None:

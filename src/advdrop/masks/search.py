@@ -241,8 +241,8 @@ def _warn_if_zero(jacobian: Masks) -> bool:
     warnings.warn(
         "the mask search met an all-zero Jacobian: the clean and the perturbed pass agree at ε0 = 1, where the "
         "divergence has its minimum, so the flips mean nothing. This happens when the layer's p is 0, or the model is "
-        "in evaluation mode, and nothing else differs between the two passes. Use noise='independent' with dropout, noise "
-        "or augmentation below the layer, give the layer p > 0, or take search=Probe().",
+        "in evaluation mode, and nothing else differs between the two passes. Use noise='independent' with dropout, "
+        "noise or augmentation below the layer, give the layer p > 0, or take search=Probe().",
         stacklevel=2,
     )
     return True

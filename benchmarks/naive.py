@@ -5,18 +5,20 @@ The reference that ours is measured against. It is our own code, of their kind.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advdrop.divergences import kl
-from advdrop.models import Split
+from advdrop.models import Split, adversarial_layers
 
 
 def naive_vadd_step(model: Split, x: Tensor, y: Tensor, optimiser: torch.optim.Optimizer, delta: float) -> None:
     """One training step of cross-entropy + VAdD(KL) on the same rows."""
-    layer, upper = next(iter(model.upper)), nn.Sequential(*list(model.upper)[1:])  # type: ignore[call-overload]
-    keep = 1.0 - layer.p
+    upper = cast(nn.Sequential, model.upper)[1:]
+    keep = 1.0 - adversarial_layers(model)[0].p
 
     # 1: the clean pass.
     h = model.under(x)

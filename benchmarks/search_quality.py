@@ -33,6 +33,7 @@ from advdrop import (
     VAdD,
 )
 from advdrop.masks import MaskProblem, Masks, Search
+from advdrop.models import adversarial_layers
 from advdrop.objectives import AdD, Passes
 
 UNITS, CLASSES, FEATURES, EXAMPLES = 12, 4, 8, 16
@@ -99,7 +100,7 @@ def measure(count: int) -> Results:
     for number, (model, x, y) in enumerate(networks(count), 1):
         print(f"\rnetwork {number} of {count}", end="", file=sys.stderr, flush=True)
         for setting, (p, term) in SETTINGS.items():
-            next(iter(model.upper)).p = p  # type: ignore[call-overload]
+            adversarial_layers(model)[0].p = p
             for delta in DELTAS:
                 recorded = Recorded()
                 term.search, term.delta = recorded, delta

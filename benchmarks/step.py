@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from advdrop import VAT, Batch, CrossEntropy, PiModel, Ramp, VAdD, flip_mask, kl, qe
-from advdrop.models import Split, conv_large, mnist_cnn
+from advdrop.models import Split, adversarial_layers, conv_large, mnist_cnn
 from advdrop.objectives import Objective
 from naive import naive_vadd_step
 
@@ -78,7 +78,7 @@ def training_steps(network: str, precision: str) -> dict[str, Callable[[], None]
 
     steps = {name: step_of(objective) for name, objective in METHODS.items()}
     model, optimiser = prepared()
-    delta = next(iter(model.upper)).delta  # type: ignore[call-overload]
+    delta = adversarial_layers(model)[0].delta
 
     def naive() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):

@@ -241,3 +241,12 @@ def test_layers_that_come_and_go_are_refused_and_idle_ones_are_not():
         VAdD()(model, batch())
     model.often = True
     assert VAdD()(model, batch()).total > 0
+
+
+def test_a_network_that_cannot_be_cut_is_not_tried_again_at_every_step():
+    model = Sometimes()
+    model.often = True
+    with pytest.warns(UserWarning, match="could not be cut") as said:
+        losses = [VAdD()(model, batch()).total for _ in range(3)]
+    assert len(losses) == 3
+    assert len(said) == 1

@@ -66,7 +66,8 @@ def cut(model: nn.Module, at: str | None = None) -> Split:
     module is traced (``torch.fx``), and everything that does not depend on a mask goes into ``under``. Only the
     ``forward`` of modules that contain a layer is traced; the others are called as they are. Where that fails (say,
     a branch on the values of a tensor), ``under`` is the identity and ``upper`` the whole model: right, but slower,
-    and said in a warning. The result is remembered until the model's modules, parameters or training modes change.
+    and said in a warning. The result is remembered until the model's modules, tensors, training modes or
+    the attributes of what was traced change.
 
     Args:
         model: a network with or without AdversarialDropout layers.
@@ -78,21 +79,24 @@ def cut(model: nn.Module, at: str | None = None) -> Split:
     """
     if isinstance(model, Split) and at is None:
         return model
+    place = _named(model, at)
     # The parts hold on to the old modules and tensors, so their ids cannot be taken by new ones.
-    state = (
+    structure = (
         at,
         *((id(module), module.training) for module in model.modules()),
         *(id(tensor) for tensor in (*model.parameters(), *model.buffers())),
-        *(_attributes(module) for module in model.modules() if module._modules and contains_layer(module)),
     )
-    if model not in _cuts or _cuts[model][0] != state:
-        parts = _cut(model, _named(model, at))
-        _cuts[model] = (state, None if parts.upper is model else parts)
-    return _cuts[model][1] or Split(nn.Identity(), model)
+    attributes = tuple(_attributes(module) for module in _holders(model, place))
+    known = _cuts.get(model)
+    # Full passes are right whatever the attributes are.
+    if known is None or known[0] != structure or (known[1] != attributes and known[2] is not None):
+        parts = _cut(model, place)
+        known = _cuts[model] = (structure, attributes, None if parts.upper is model else parts)
+    return known[2] or Split(nn.Identity(), model)
 
 
 # A model that could not be cut is remembered as None: a part that is the model itself would keep it alive.
-_cuts: WeakKeyDictionary[nn.Module, tuple[object, Split | None]] = WeakKeyDictionary()
+_cuts: WeakKeyDictionary[nn.Module, tuple[object, object, Split | None]] = WeakKeyDictionary()
 
 
 def _attributes(module: nn.Module) -> tuple[object, ...]:
@@ -100,6 +104,12 @@ def _attributes(module: nn.Module) -> tuple[object, ...]:
     hooks = (*module._forward_hooks, *module._forward_pre_hooks)
     plain = ((k, v) for k, v in module.__dict__.items() if isinstance(v, bool | int | float | str))
     return (hooks, *plain, *(id(v) for v in module.__dict__.values()))
+
+
+def _holders(module: nn.Module, place: nn.Module | None) -> list[nn.Module]:
+    """The modules that are or contain an AdversarialDropout layer or the place to cut at."""
+    inner = [holder for child in module.children() for holder in _holders(child, place)]
+    return [module, *inner] if inner or module is place or isinstance(module, AdversarialDropout) else []
 
 
 def _named(model: nn.Module, at: str | None) -> nn.Module | None:
@@ -112,14 +122,14 @@ def _named(model: nn.Module, at: str | None) -> nn.Module | None:
 
 
 def _cut(model: nn.Module, place: nn.Module | None) -> Split:
-    if model is place or isinstance(model, AdversarialDropout) or not _holds(model, place):
+    if model is place or isinstance(model, AdversarialDropout) or not _holders(model, place):
         return Split(nn.Identity(), model)
     if model._forward_hooks or model._forward_pre_hooks:
         return _whole(model, "it has hooks, which a cut would leave out")
     if _is_plain_sequential(model):
         children = list(model)
         for i, child in enumerate(children):
-            if _holds(child, place):
+            if _holders(child, place):
                 inner = _cut(child, place)
                 return Split(
                     nn.Sequential(*children[:i], *_parts(inner.under)),
@@ -140,10 +150,6 @@ def _whole(model: nn.Module, reason: str) -> Split:
     return Split(nn.Identity(), model)
 
 
-def _holds(module: nn.Module, place: nn.Module | None) -> bool:
-    return contains_layer(module) or any(m is place for m in module.modules())
-
-
 def _is_plain_sequential(module: nn.Module) -> TypeGuard[nn.Sequential]:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
@@ -155,12 +161,14 @@ def _parts(module: nn.Module) -> list[nn.Module]:
 
 
 def _trace(model: nn.Module, place: nn.Module | None) -> Split:
+    holders = _holders(model, place)
+
     class Tracer(fx.Tracer):
         def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
             del module_qualified_name
-            return m is place or isinstance(m, AdversarialDropout) or not _holds(m, place)
+            return m is place or isinstance(m, AdversarialDropout) or m not in holders
 
-    with _untouched(model, [m for m in model.modules() if _holds(m, place)]):
+    with _untouched(model, holders):
         graph = Tracer().trace(model)
     calls = [node for node in graph.nodes if node.op == "call_module"]
     roots = {n for n in calls if (m := model.get_submodule(n.target)) is place or isinstance(m, AdversarialDropout)}
@@ -168,7 +176,7 @@ def _trace(model: nn.Module, place: nn.Module | None) -> Split:
     for node in graph.nodes:
         if node in roots or node.op == "output" or above.intersection(node.all_input_nodes):
             above.add(node)
-    first = min(position for position, node in enumerate(graph.nodes) if node in roots)
+    first = min((position for position, node in enumerate(graph.nodes) if node in roots), default=0)
     for position, node in enumerate(graph.nodes):
         # Above the cut, a change of what crosses it would be seen by the next pass. Below the cut and after the first
         # layer, a change would now come before the layer.
@@ -218,12 +226,13 @@ def _untouched(model: nn.Module, traced: list[nn.Module]) -> Iterator[None]:
             module.__dict__.update(attributes)
             module._buffers.update(buffers)
         for tensor, (version, value) in values.items():
-            changed |= tensor._version != version
-            tensor.copy_(value)
-    if not torch.equal(noise, torch.get_rng_state()) or python_noise != random.getstate():
-        torch.set_rng_state(noise)
-        random.setstate(python_noise)
-        changed = True
+            if tensor._version != version:
+                changed = True
+                tensor.copy_(value)
+        if not torch.equal(noise, torch.get_rng_state()) or python_noise != random.getstate():
+            changed = True
+            torch.set_rng_state(noise)
+            random.setstate(python_noise)
     if changed:
         raise ValueError(
             f"the forward pass of {type(model).__name__} changes it, draws noise or makes a tensor by itself"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -79,6 +81,11 @@ def half(whole: Batch, part: int) -> Batch:
         return tensor.chunk(2)[part]
 
     return Batch(*(rows(t) for t in (whole.x, whole.y, whole.u, whole.v, whole.index)))
+
+
+def moved(rows: Batch, turn: int) -> Batch:
+    """The same rows, augmented anew each turn: a memory of the last turn then differs from what is seen now."""
+    return replace(rows, u=rows.u + 0.5 * turn, v=rows.v - 0.5 * turn)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -9,7 +9,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, pairwise
+from itertools import chain, combinations
 from math import ceil
 from typing import final
 
@@ -217,11 +217,13 @@ class Exhaustive(Search):
 
 def _parts(budget: SearchBudget, steps: int) -> list[SearchBudget]:
     """The budget in at most ``steps`` parts, none of them empty."""
-    if not isinstance(budget, tuple):
-        shares = [ceil(budget * t / steps) for t in range(steps + 1)]
-        return [more - less for less, more in pairwise(shares) if more > less]
-    parts = [[ceil(k * (t + 1) / steps) - ceil(k * t / steps) for k in budget] for t in range(steps)]
-    return [tuple(part) for part in parts if any(part)]
+
+    def part(k: int, step: int) -> int:
+        return ceil(k * (step + 1) / steps) - ceil(k * step / steps)
+
+    if isinstance(budget, tuple):
+        return [parts for step in range(steps) if any(parts := tuple(part(k, step) for k in budget))]
+    return [k for step in range(steps) if (k := part(budget, step))]
 
 
 def _within_budget(problem: MaskProblem, flipped: Tensor) -> bool:

@@ -160,8 +160,8 @@ class Passes:
         return "labelled" if self.batch.u is None else rows
 
     def _second_view(self, rows: Rows) -> Tensor:
-        has_second = self.batch.v is not None and (rows == "unlabelled" or self.batch.u is None)
-        return self.batch.v if has_second and self.batch.v is not None else self.batch.images(rows)
+        seen_twice = self._own(rows) == self._own("unlabelled")
+        return self.batch.v if seen_twice and self.batch.v is not None else self.batch.images(rows)
 
     def _statistics(self, name: PassName) -> AbstractContextManager[None]:
         return nullcontext() if name in self.moving else frozen_statistics(*self._norms)

@@ -21,23 +21,49 @@ def imports(path):
             yield from (alias.name for alias in node.names)
 
 
+def modules(*folders):
+    """The modules of these folders; ``""`` is the package itself."""
+    found = [path for path in MODULES if (path.parent.name if path.parent != SOURCE else "") in folders]
+    assert found
+    return found
+
+
 @pytest.mark.parametrize(
     ("folder", "forbidden"),
-    [("masks", ("objectives", "models", "engine", "presets")), ("models", ("objectives", "engine", "presets")),
-     ("objectives", ("engine", "presets"))],
-)  # fmt: skip
+    [
+        ("masks", ("objectives", "models", "data", "engine", "presets", "experiments", "cli")),
+        ("models", ("objectives", "data", "engine", "presets", "experiments", "cli")),
+        ("objectives", ("data", "engine", "presets", "experiments", "cli")),
+        ("data", ("objectives", "models", "engine", "presets", "experiments", "cli")),
+        ("experiments", ("engine", "cli")),
+        ("engine", ("cli",)),
+    ],
+)
 def test_imports_go_one_way(folder, forbidden):
-    files = [path for path in MODULES if path.parent.name == folder]
-    assert files
-    for path in files:
+    for path in modules(folder):
         for name in imports(path):
             assert not name.startswith(tuple(f"advdrop.{other}" for other in forbidden)), (path.name, name)
 
 
 def test_the_core_needs_torch_alone():
     allowed = {"advdrop", "torch", "__future__", *sys.stdlib_module_names}
+    for path in modules("masks", "models", "objectives", ""):
+        own = {"pooch"} if path.name == "files.py" else set()
+        assert {name.split(".")[0] for name in imports(path)} <= allowed | own, path
+
+
+def test_only_the_engine_imports_lightning():
     for path in MODULES:
-        assert {name.split(".")[0] for name in imports(path)} <= allowed, path
+        lightning = any(name.split(".")[0] == "lightning" for name in imports(path))
+        assert not lightning or path.parent.name == "engine", path
+
+
+def test_help_and_configuration_wait_for_no_torch():
+    code = (
+        "import sys, advdrop.cli.main, advdrop.experiments.config; "
+        "assert not {'torch', 'lightning', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_importing_advdrop_imports_no_torch():

@@ -1,8 +1,10 @@
+import hashlib
+
 import pytest
 import torch
 from torch import nn
 
-from advdrop.randomness import borrowed_noise, mask_generator, noise_state
+from advdrop.randomness import borrowed_noise, derived_generator, derived_seed, mask_generator, noise_state
 
 CPU = torch.device("cpu")
 
@@ -115,3 +117,33 @@ def test_ranks_seeded_alike_get_different_masks(monkeypatch):
     ranks = [on_rank(rank) for rank in range(4)]
     assert torch.equal(ranks[0], alone)
     assert torch.stack(ranks).unique(dim=0).shape == (4, 5)
+
+
+PARTS = ((), (0,), (1,), ("0",), (0, 0), (0, "noise"), ("noise", 0), (0, "noise", 1), (0, "noise1"), (-1,), ("",))
+
+
+def test_a_derived_seed_is_one_number_for_each_name_and_the_same_everywhere():
+    seeds = [derived_seed(*parts) for parts in PARTS]
+    assert len(set(seeds)) == len(PARTS)
+    assert all(0 <= seed < 2**62 for seed in seeds)
+    assert seeds == [derived_seed(*parts) for parts in PARTS]
+    # The first bytes of BLAKE2b of "(0, 'noise', 1)": splits and runs of old records depend on it.
+    digest = hashlib.blake2b(b"(0, 'noise', 1)", digest_size=8).hexdigest()
+    assert derived_seed(0, "noise", 1) == int(digest, 16) // 4 == 987916460472663184
+
+
+def test_derived_seeds_use_all_their_bits():
+    seeds = [derived_seed(0, update) for update in range(2000)]
+    ones = [sum(seed >> bit & 1 for seed in seeds) for bit in range(62)]
+    assert min(ones) > 850
+    assert max(ones) < 1150
+
+
+def test_a_derived_generator_starts_from_its_seed_and_leaves_the_global_one_alone():
+    before = torch.get_rng_state()
+    first = drawn(derived_generator(3, "order", 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(drawn(derived_generator(3, "order", 1)), first)
+    assert torch.equal(drawn(torch.Generator().manual_seed(derived_seed(3, "order", 1))), first)
+    assert not torch.equal(drawn(derived_generator(3, "order", 2)), first)
+    assert derived_generator(0, device=CPU).device == CPU

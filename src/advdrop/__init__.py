@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from advdrop.batch import Batch as Batch
     from advdrop.checks import value_checks as value_checks
     from advdrop.divergences import cross_entropy as cross_entropy
     from advdrop.divergences import kl as kl
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from advdrop.objectives import AT as AT
     from advdrop.objectives import VAT as VAT
     from advdrop.objectives import AdD as AdD
-    from advdrop.objectives import Batch as Batch
     from advdrop.objectives import CrossEntropy as CrossEntropy
     from advdrop.objectives import EntropyMinimisation as EntropyMinimisation
     from advdrop.objectives import MutualExclusivity as MutualExclusivity
@@ -44,6 +44,7 @@ __version__ = "0.1.0"
 
 # `import advdrop` imports no torch: a name is fetched from its module when it is first used.
 _HOME = {
+    "batch": ["Batch"],
     "checks": ["value_checks"],
     "divergences": ["cross_entropy", "kl", "qe", "reverse_kl"],
     "masks": [
@@ -62,7 +63,6 @@ _HOME = {
         "AT",
         "VAT",
         "AdD",
-        "Batch",
         "CrossEntropy",
         "EntropyMinimisation",
         "MutualExclusivity",

@@ -110,6 +110,10 @@ def same_shape(left_name: str, left: Tensor, right_name: str, right: Tensor) -> 
         )
 
 
+class NonFiniteError(ValueError):
+    """A NaN or an infinity where numbers must be."""
+
+
 def finite(name: str, tensor: Tensor) -> None:
     """An error that names the examples with a NaN or an infinity (when value checks are due)."""
     if not due(name, tensor):
@@ -118,7 +122,7 @@ def finite(name: str, tensor: Tensor) -> None:
     if not (least.isfinite() and most.isfinite()):
         bad = (~tensor.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
-        raise ValueError(
+        raise NonFiniteError(
             f"{name} has NaN or infinity in {len(bad)} of {len(tensor)} examples (rows {shown}); "
             "look for an exploding loss or a division by zero above the layer"
         )

@@ -15,10 +15,9 @@ from typing import Any
 
 from advdrop.divergences import Divergence, kl, reverse_kl
 from advdrop.masks import AdversarialDropout, FirstOrder
-from advdrop.masks.flip import Order, Ties
-from advdrop.masks.sample import Scale
 from advdrop.objectives import EntropyMinimisation, Objective, SAdD, VAdD
-from advdrop.statistics import MOVING, PassName
+from advdrop.statistics import MOVING
+from advdrop.vocabulary import Order, PassName, Scale, Ties
 
 
 @dataclass(frozen=True)

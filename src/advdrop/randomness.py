@@ -6,6 +6,7 @@ state; a pass that nobody should notice puts the state back.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -57,6 +58,20 @@ def mask_generator(device: torch.device) -> torch.Generator:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         seed += torch.distributed.get_rank()
     return torch.Generator(device).manual_seed(seed)
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A seed in 0..2⁶² − 1 for whatever the parts name, such as ``(seed, "noise", update, rank)``; the same everywhere.
+
+    >>> derived_seed(0, "noise", 1) != derived_seed(0, "noise", 2)
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 2
+
+
+def derived_generator(*parts: int | str, device: torch.device | None = None) -> torch.Generator:
+    """A generator seeded by ``derived_seed(*parts)``, on the CPU or on ``device``."""
+    return torch.Generator(device or "cpu").manual_seed(derived_seed(*parts))
 
 
 def _restore(state: NoiseState) -> None:

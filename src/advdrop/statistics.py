@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from torch import nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-PassName = Literal["labelled", "clean", "second", "adversarial", "search", "input"]
-"""The passes of a step: the clean ones of the labelled and of the other rows, a second one with other noise (Π), the
-one with the adversarial mask, the mask search, and those on perturbed inputs (AT, VAT)."""
+from advdrop.vocabulary import PassName
 
 PASSES: tuple[PassName, ...] = get_args(PassName)
 

@@ -1,10 +1,12 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from advdrop.masks import AdversarialDropout, flip_budget
-from advdrop.models import adversarial_layers, conv_large
-from advdrop.models.layers import GaussianNoise
+from advdrop.models import adversarial_layers, conv_large, cut
+from advdrop.models.layers import GaussianNoise, MeanOnlyBatchNorm2d
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +88,111 @@ def test_the_noise_of_the_input_can_be_turned_off():
     model = conv_large(sigma=0.0)
     x = torch.randn(2, 3, 32, 32)
     assert torch.equal(model.under[0](x), x)
+
+
+CONVOLUTIONS = [
+    (3, 128, 3), (128, 128, 3), (128, 128, 3),
+    (128, 256, 3), (256, 256, 3), (256, 256, 3),
+    (256, 512, 3), (512, 256, 1), (256, 128, 1),
+]  # fmt: skip
+# Each filter has: a scale and a bias of its batch norm; a bias; g of its weight and a bias; a bias of its own.
+EXTRA = {"batch": 2, "mean-only": 1, "weight+mean-only": 2, "none": 1}
+
+
+@pytest.mark.parametrize("norm", EXTRA)
+@pytest.mark.parametrize("top_bn", [False, True])
+def test_parameters_by_hand_for_each_norm(norm, top_bn):
+    weights = sum(a * b * k * k for a, b, k in CONVOLUTIONS)
+    filters = sum(b for _, b, _ in CONVOLUTIONS)
+    top = 128 * 10 + (2 * 10 if top_bn else 10)
+    model = conv_large(norm=norm, top_bn=top_bn)
+    assert filters == 2048
+    assert sum(p.numel() for p in model.parameters()) == weights + EXTRA[norm] * filters + top
+
+
+@pytest.mark.parametrize(
+    ("norm", "kinds"),
+    [
+        ("batch", [nn.BatchNorm2d, nn.LeakyReLU]),
+        ("mean-only", [MeanOnlyBatchNorm2d, nn.LeakyReLU]),
+        ("weight+mean-only", [MeanOnlyBatchNorm2d, nn.LeakyReLU]),
+        ("none", [nn.LeakyReLU]),
+    ],
+)
+def test_what_follows_each_convolution(norm, kinds):
+    modules = list(conv_large(norm=norm, momentum=0.75, width=0.05).under)
+    convolutions = [i for i, m in enumerate(modules) if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) == 9
+    for i in convolutions:
+        assert [type(m) for m in modules[i + 1 : i + 1 + len(kinds)]] == kinds
+        assert (modules[i].bias is None) == (norm != "none")
+        assert hasattr(modules[i], "parametrizations") == (norm == "weight+mean-only")
+        if norm != "none":
+            assert modules[i + 1].momentum == 0.25
+
+
+def test_the_norm_of_each_normalised_filter_is_g():
+    model = conv_large(norm="weight+mean-only", width=0.1)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    start = [m.parametrizations.weight.original0.detach().clone() for m in of_type(model, nn.Conv2d)]
+    (model(torch.randn(4, 3, 32, 32)) * torch.randn(10)).sum().backward()
+    optimiser.step()
+    for conv, before in zip(of_type(model, nn.Conv2d), start, strict=True):
+        g = conv.parametrizations.weight.original0
+        assert not torch.equal(g, before)
+        torch.testing.assert_close(conv.weight.flatten(1).norm(dim=1), g.flatten().abs())
+
+
+def test_normalised_weights_start_as_the_plain_ones():
+    torch.manual_seed(3)
+    plain = conv_large(norm="mean-only", width=0.1)
+    torch.manual_seed(3)
+    normed = conv_large(norm="weight+mean-only", width=0.1)
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(normed.eval()(x), plain.eval()(x))
+
+
+def test_a_network_with_normalised_weights_can_be_cut():
+    split = conv_large(norm="weight+mean-only", width=0.05)
+    model, x = nn.Sequential(*split.under, *split.upper).eval(), torch.randn(2, 3, 32, 32)
+    assert list(cut(model).under) == list(split.under)
+    assert torch.equal(cut(model)(x), split.eval()(x))
+    assert torch.equal(cut(copy.deepcopy(model))(x), split(x))
+
+
+def test_batch_norm_on_the_logits():
+    model = conv_large(top_bn=True, classes=7, momentum=0.75, width=0.05)
+    _, dense, norm = model.upper
+    assert dense.bias is None
+    assert (norm.num_features, norm.momentum) == (7, 0.25)
+    logits = model(torch.randn(8, 3, 32, 32))
+    torch.testing.assert_close(logits.mean(0), torch.zeros(7), atol=1e-5, rtol=0)
+    assert len(conv_large(width=0.05).upper) == 2
+
+
+@pytest.mark.parametrize(("width", "filters"), [(0.5, 64), (0.3, 38), (1.5, 192), (0.001, 1)])
+def test_width_scales_every_filter_count(width, filters):
+    model = conv_large(width=width)
+    expected = [max(1, round(b * width)) for _, b, _ in CONVOLUTIONS]
+    assert [m.out_channels for m in of_type(model, nn.Conv2d)] == expected
+    assert [m.in_channels for m in of_type(model, nn.Conv2d)] == [3, *expected[:-1]]
+    assert model.upper[1].in_features == filters
+
+
+def test_the_other_options():
+    assert [m.p for m in of_type(conv_large(dropout=0.25, width=0.05), nn.Dropout)] == [0.25, 0.25]
+    assert conv_large(None, (1, 28, 28), 3, width=0.05)(torch.randn(2, 1, 28, 28)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "layer"}, "norm must be one of 'batch', 'mean-only', 'weight.mean-only', 'none', got 'layer'"),
+        ({"momentum": 1.1}, r"momentum must be in \[0, 1\], got 1.1"),
+        ({"width": 0.0}, "width must be positive and finite, got 0.0"),
+        ({"sigma": -1.0}, "sigma must be positive"),
+    ],
+)
+def test_what_is_impossible_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        conv_large(**options)

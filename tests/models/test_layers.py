@@ -1,10 +1,14 @@
+import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from advdrop.models.layers import GaussianNoise, he_initialised
+from advdrop.models.layers import GaussianNoise, MeanOnlyBatchNorm2d, he_initialised
+from advdrop.statistics import frozen_statistics
 
 
 @pytest.mark.parametrize("sigma", [0.15, 2])
@@ -68,3 +72,110 @@ def test_he_initialisation_leaves_norms_alone_and_takes_layers_without_bias():
     model = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.BatchNorm2d(2))
     he_initialised(model)
     assert model[1].weight.tolist() == [1.0, 1.0]
+
+
+def test_he_initialisation_reaches_normalised_weights():
+    plain, normed = nn.Conv2d(32, 64, 3), weight_norm(nn.Conv2d(32, 64, 3))
+    torch.manual_seed(1)
+    he_initialised(plain, slope=0.1)
+    torch.manual_seed(1)
+    he_initialised(normed, slope=0.1)
+    torch.testing.assert_close(normed.weight, plain.weight)
+    g = normed.parametrizations.weight.original0
+    torch.testing.assert_close(g.flatten(), plain.weight.flatten(1).norm(dim=1))
+    assert g.requires_grad
+    assert normed.parametrizations.weight.original1.requires_grad
+    assert normed.bias.abs().max() == 0
+
+
+def centred(x, bias, mean):
+    return x - mean[None, :, None, None] + bias[None, :, None, None]
+
+
+def mean_only(features=3, **options):
+    norm = MeanOnlyBatchNorm2d(features, **options)
+    nn.init.normal_(norm.bias)
+    return norm
+
+
+def test_mean_only_norm_subtracts_the_mean_of_the_batch():
+    norm, x = mean_only().double(), 3 * torch.randn(4, 3, 5, 6, dtype=torch.float64) + 7
+    values, bias = x.numpy(), norm.bias.detach().numpy()
+    expected = centred(values, bias, values.mean((0, 2, 3)))
+    np.testing.assert_allclose(norm(x).detach().numpy(), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(expected.mean((0, 2, 3)), bias, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.001, 0.0, 1.0])
+def test_the_running_mean_follows_and_is_used_in_evaluation(momentum):
+    norm, running = mean_only(momentum=momentum).double(), np.zeros(3)
+    for step in range(4):
+        x = torch.randn(4, 3, 5, 5, dtype=torch.float64) + step
+        norm(x)
+        running = (1 - momentum) * running + momentum * x.numpy().mean((0, 2, 3))
+        np.testing.assert_allclose(norm.running_mean.numpy(), running, atol=1e-12)
+    norm.eval()
+    expected = centred(x.numpy(), norm.bias.detach().numpy(), running)
+    np.testing.assert_allclose(norm(x).detach().numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(norm.running_mean.numpy(), running, atol=1e-12)
+
+
+def test_the_running_mean_is_that_of_torchs_batch_norm():
+    ours, theirs, x = MeanOnlyBatchNorm2d(3, momentum=0.3), nn.BatchNorm2d(3, momentum=0.3), torch.randn(4, 3, 5, 5) + 2
+    ours(x)
+    theirs(x)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+
+
+def test_the_gradient_flows_through_the_mean():
+    norm, x = mean_only(), torch.randn(4, 3, 2, 2, requires_grad=True)
+    weight = torch.randn(4, 3, 2, 2)
+    (norm(x) * weight).sum().backward()
+    torch.testing.assert_close(x.grad, weight - weight.mean((0, 2, 3), keepdim=True))
+    torch.testing.assert_close(norm.bias.grad, weight.sum((0, 2, 3)))
+    double = mean_only().double()
+    assert torch.autograd.gradcheck(double, torch.randn(2, 3, 2, 2, dtype=torch.float64, requires_grad=True))
+
+
+def test_frozen_statistics_cover_the_mean_only_norm():
+    model, x = nn.Sequential(mean_only(momentum=0.5)), torch.randn(4, 3, 5, 5) + 2
+    model(x)
+    twin, before = copy.deepcopy(model), model[0].running_mean.clone()
+    with frozen_statistics(model):
+        frozen = model(2 * x)
+    assert torch.equal(model[0].running_mean, before)
+    assert torch.equal(frozen, twin(2 * x))
+    assert not torch.equal(twin[0].running_mean, before)
+    model(2 * x)
+    assert torch.equal(model[0].running_mean, twin[0].running_mean)
+    model.eval()
+    with frozen_statistics(model):
+        inside = model(x)
+    assert torch.equal(inside, model(x))
+
+
+def test_without_running_statistics_the_batch_is_used_in_evaluation_too():
+    norm, x = mean_only(track_running_stats=False), torch.randn(4, 3, 5, 5) + 2
+    assert list(norm.state_dict()) == ["bias"]
+    assert torch.equal(norm(x), norm.eval()(x))
+    assert list(mean_only().state_dict()) == ["bias", "running_mean"]
+
+
+def test_the_mean_of_half_precision_is_taken_in_full():
+    norm = mean_only(momentum=1.0)
+    x = (torch.rand(64, 3, 8, 8) + 100).bfloat16()
+    y = norm(x)
+    assert y.dtype == torch.bfloat16
+    assert norm.running_mean.dtype == torch.float32
+    torch.testing.assert_close(norm.running_mean, x.float().mean((0, 2, 3)))
+
+
+def test_mean_only_norm_repr_and_refusals():
+    assert repr(MeanOnlyBatchNorm2d(3)) == "MeanOnlyBatchNorm2d(3, momentum=0.1, track_running_stats=True)"
+    for shape in ((2, 3), (2, 4, 5, 5), (2, 1, 5, 5)):
+        with pytest.raises(ValueError, match=r"expected \(B, 3, H, W\), got \(2, "):
+            MeanOnlyBatchNorm2d(3)(torch.zeros(shape))
+    with pytest.raises(ValueError, match="momentum must be in"):
+        MeanOnlyBatchNorm2d(3, momentum=1.1)
+    with pytest.raises(ValueError, match="features must be at least 1"):
+        MeanOnlyBatchNorm2d(0)

@@ -72,3 +72,13 @@ def test_pooling_and_relu_commute():
 def test_an_even_kernel_is_refused(kernel):
     with pytest.raises(ValueError, match=f"kernel must be odd, got {kernel}"):
         mnist_cnn(kernel=kernel)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sides"),
+    [((1, 28, 28), (4, 4)), ((3, 32, 32), (4, 4)), ((1, 8, 8), (1, 1)), ((1, 9, 17), (2, 3)), ((2, 1, 1), (1, 1))],
+)
+def test_the_units_follow_from_the_shape(shape, sides):
+    model = mnist_cnn(None, shape)
+    assert model.upper[1].in_features == 128 * sides[0] * sides[1]
+    assert model(torch.randn(2, *shape)).shape == (2, 10)

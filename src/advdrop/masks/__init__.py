@@ -5,6 +5,7 @@ from advdrop.masks.distance import euclidean, graph_edit, hamming, jaccard
 from advdrop.masks.flip import flip_mask
 from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian, unit_jacobian
 from advdrop.masks.layer import AdversarialDropout, handing
+from advdrop.masks.measures import search_measures
 from advdrop.masks.sample import mask_shape, sample_mask, scale_mask
 from advdrop.masks.search import Exhaustive, FirstOrder, Iterated, MaskProblem, Probe, RandomFlips, Search
 
@@ -30,5 +31,6 @@ __all__ = [
     "mask_shape",
     "sample_mask",
     "scale_mask",
+    "search_measures",
     "unit_jacobian",
 ]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.vocabulary import Order, Ties
 
-Order = Literal["largest", "smallest"]
-Ties = Literal["exact", "dropped"]
 Budget = int | Sequence[int] | Tensor
 
 

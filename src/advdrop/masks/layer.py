@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advdrop import checks
-from advdrop.masks.sample import GRANULARITIES, SCALES, Granularity, Scale, mask_shape
+from advdrop.masks.sample import GRANULARITIES, SCALES, mask_shape
+from advdrop.vocabulary import Granularity, Scale
 
 Hand = Callable[["AdversarialDropout", Tensor], Tensor]
 """What multiplies the layer's input h: ``(layer, h) -> (B, *H)``, already scaled."""

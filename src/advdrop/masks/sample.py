@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.vocabulary import Granularity, Scale
 
-Granularity = Literal["unit", "channel"]
-Scale = Literal["inverted", "renormalised", "none"]
-
-GRANULARITIES: tuple[Granularity, ...] = ("unit", "channel")
-SCALES: tuple[Scale, ...] = ("inverted", "renormalised", "none")
+GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
+SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
 def mask_shape(shape: Sequence[int], granularity: Granularity = "unit") -> tuple[int, ...]:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.masks.flip import Order, Ties, flip_mask
+from advdrop.masks.flip import flip_mask
 from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian
+from advdrop.vocabulary import Order, Ties
 
 SearchBudget = int | tuple[int, ...]
 """The flips allowed: one int for which the units of all layers compete, or one int for each layer."""
@@ -34,6 +35,7 @@ class MaskProblem:
         budget: the flips allowed, one int shared by the layers or one for each.
         scale: turns masks of 0 and 1 into what the units are multiplied with (see ``scale_mask``).
         generator: the randomness of searches that have some.
+        observe: is shown every Jacobian that a search asks for.
     """
 
     divergence: MaskDivergence
@@ -41,12 +43,15 @@ class MaskProblem:
     budget: SearchBudget
     scale: Callable[[Masks], Masks] = tuple
     generator: torch.Generator | None = None
+    observe: Callable[[Masks], None] | None = None
 
     def jacobian(self, masks: Masks | None = None) -> Masks:
         """J at these masks, or at ε0 = 1: the network without dropout, ones that no scale is applied to."""
-        if masks is None:
-            return mask_jacobian(self.divergence, tuple(torch.ones_like(mask) for mask in self.sampled))
-        return mask_jacobian(self.divergence, self.scale(masks))
+        at = tuple(torch.ones_like(mask) for mask in self.sampled) if masks is None else self.scale(masks)
+        jacobian = mask_jacobian(self.divergence, at)
+        if self.observe is not None:
+            self.observe(jacobian)
+        return jacobian
 
     def flip(self, jacobians: Masks, *, order: Order = "largest", ties: Ties = "exact") -> Masks:
         """The best masks within the budget, if D were linear (Algorithm 1)."""

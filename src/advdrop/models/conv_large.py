@@ -2,61 +2,103 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import get_args
 
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from advdrop import checks
 from advdrop.masks import AdversarialDropout
-from advdrop.models.layers import GaussianNoise, he_initialised
+from advdrop.models import shapes
+from advdrop.models.layers import GaussianNoise, MeanOnlyBatchNorm2d, he_initialised
 from advdrop.models.split import Split
+from advdrop.vocabulary import Norm
 
 
 def conv_large(
-    layer: AdversarialDropout | None = None, momentum: float = 0.999, sigma: float = 0.15, classes: int = 10
+    layer: AdversarialDropout | None = None,
+    shape: tuple[int, ...] = (3, 32, 32),
+    classes: int = 10,
+    *,
+    norm: Norm = "batch",
+    momentum: float = 0.999,
+    top_bn: bool = False,
+    sigma: float = 0.15,
+    width: float = 1.0,
+    dropout: float = 0.5,
 ) -> Split:
-    """Nine convolutions with batch norm and leaky ReLU 0.1, a global average, adversarial dropout on 128 features.
+    """Nine convolutions with a norm and leaky ReLU 0.1, a global average, adversarial dropout on 128 features.
 
     Args:
         layer: the AdversarialDropout layer; by default the paper's δ = 0.05 and p = 0 (its "p=1.0" keeps all).
+        shape: one image's ``(C, H, W)``, at least 12 pixels a side.
+        classes: C.
+        norm: after each convolution: ``"batch"`` norm (the paper's for SVHN), ``"mean-only"`` batch norm (the released
+            code's for CIFAR-10), ``"weight+mean-only"``, which also normalises the weights (the works that the paper
+            cites), or ``"none"`` but a bias.
         momentum: the share that running statistics KEEP at each update: 0.999 in the paper, 0.99 in the code. This is
             one minus what torch calls momentum.
+        top_bn: batch norm on the logits, as in the released code for SVHN.
         sigma: the standard deviation of the Gaussian noise on the input, in training only.
-        classes: C.
+        width: a factor on all numbers of filters; the layer then has round(128·width) units.
+        dropout: the drop probability after both poolings.
 
-    Shape: ``(B, 3, 32, 32) -> (B, C)``.
+    Shape: ``(B, 3, 32, 32) -> (B, C)``; the maps go from 32 to 16, 8, 6 and 1.
+
+    References: Park et al. (2018), Appendix B.2; Laine and Aila (2017); Salimans and Kingma (2016).
 
     Deviations: the table leaves out the dropout after the second pooling, which the network's origin (temporal
-    ensembling) and the released code have.
+    ensembling) and the released code have. Weight normalisation starts from He's weights, not from the statistics of a
+    first batch. A network with it is saved by its ``state_dict``: torch does not pickle it whole.
     """
+    channels, _, _ = shapes.image("conv-large", shape, least=12)
+    checks.count("classes", classes)
+    checks.choice("norm", norm, get_args(Norm))
+    checks.fraction("momentum", momentum)
+    checks.positive("width", width)
+    checks.fraction("dropout", dropout)
+    n128, n256, n512 = (max(1, round(filters * width)) for filters in (128, 256, 512))
     model = Split(
         under=nn.Sequential(
             GaussianNoise(sigma),
-            *_block(3, 128, momentum),
-            *_block(128, 128, momentum),
-            *_block(128, 128, momentum),
+            *_block(channels, n128, norm, momentum),
+            *_block(n128, n128, norm, momentum),
+            *_block(n128, n128, norm, momentum),
             nn.MaxPool2d(2),
-            nn.Dropout(0.5),
-            *_block(128, 256, momentum),
-            *_block(256, 256, momentum),
-            *_block(256, 256, momentum),
+            nn.Dropout(dropout),
+            *_block(n128, n256, norm, momentum),
+            *_block(n256, n256, norm, momentum),
+            *_block(n256, n256, norm, momentum),
             nn.MaxPool2d(2),
-            nn.Dropout(0.5),
-            *_block(256, 512, momentum, padding=0),
-            *_block(512, 256, momentum, kernel=1, padding=0),
-            *_block(256, 128, momentum, kernel=1, padding=0),
+            nn.Dropout(dropout),
+            *_block(n256, n512, norm, momentum, padding=0),
+            *_block(n512, n256, norm, momentum, kernel=1, padding=0),
+            *_block(n256, n128, norm, momentum, kernel=1, padding=0),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         ),
         upper=nn.Sequential(
             layer if layer is not None else AdversarialDropout(p=0.0, delta=0.05),
-            nn.Linear(128, classes),
+            nn.Linear(n128, classes, bias=not top_bn),
+            *([nn.BatchNorm1d(classes, momentum=1.0 - momentum)] if top_bn else []),
         ),
     )
     he_initialised(model, slope=0.1)
     return model
 
 
-def _block(channels: int, filters: int, momentum: float, kernel: int = 3, padding: int = 1) -> list[nn.Module]:
+def _block(
+    channels: int, filters: int, norm: Norm, momentum: float, kernel: int = 3, padding: int = 1
+) -> list[nn.Module]:
+    convolution = nn.Conv2d(channels, filters, kernel, padding=padding, bias=norm == "none")
+    normed: dict[Norm, list[nn.Module]] = {
+        "batch": [nn.BatchNorm2d(filters, momentum=1.0 - momentum)],
+        "mean-only": [MeanOnlyBatchNorm2d(filters, momentum=1.0 - momentum)],
+        "weight+mean-only": [MeanOnlyBatchNorm2d(filters, momentum=1.0 - momentum)],
+        "none": [],
+    }
     return [
-        nn.Conv2d(channels, filters, kernel, padding=padding, bias=False),
-        nn.BatchNorm2d(filters, momentum=1.0 - momentum),
+        weight_norm(convolution) if norm == "weight+mean-only" else convolution,
+        *normed[norm],
         nn.LeakyReLU(0.1),
     ]

@@ -3,7 +3,6 @@
 from advdrop.objectives.adversarial_dropout import AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_training import AT
 from advdrop.objectives.base import Combination, Loss, Objective, Term, TrainingStep
-from advdrop.objectives.batch import Batch
 from advdrop.objectives.cross_entropy import CrossEntropy
 from advdrop.objectives.entropy import EntropyMinimisation
 from advdrop.objectives.passes import Pass, Passes
@@ -16,7 +15,6 @@ __all__ = [
     "AT",
     "VAT",
     "AdD",
-    "Batch",
     "Combination",
     "CrossEntropy",
     "EntropyMinimisation",

@@ -9,23 +9,22 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import final
 
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.batch import Rows
 from advdrop.divergences import Divergence, Given, cross_entropy, kl
-from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget
+from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.search import SearchBudget
 from advdrop.models.split import Hidden
 from advdrop.objectives.base import Term
-from advdrop.objectives.batch import Rows
 from advdrop.objectives.passes import Pass, Passes
+from advdrop.vocabulary import BudgetOf, Noise
 
 Target = Callable[[Passes, Rows], Tensor]
 """g: from the passes of the step and the rows of the term to labels ``(B,)``, logits or probabilities ``(B, C)``."""
-
-Noise = Literal["independent", "shared"]
 
 
 def labels(passes: Passes, rows: Rows) -> Tensor:
@@ -68,7 +67,7 @@ class AdD(Term):
     search: Search = field(default_factory=FirstOrder)
     search_divergence: Divergence | None = None
     noise: Noise = "independent"
-    budget: Literal["layer", "shared"] = "layer"
+    budget: BudgetOf = "layer"
     given: Given = "logits"
     _warned: bool = field(default=False, init=False, repr=False)
 
@@ -109,10 +108,14 @@ class AdD(Term):
             return searched(fixed, logits, given=self.given)
 
         budget = self._budget(clean)
-        problem = MaskProblem(divergence, clean.masks, budget, clean.scale, passes.generator)
-        masks = clean.scale(self.search(problem) if self._may_flip(clean, budget) else clean.masks)
+        jacobians: list[Masks] = []
+        observe = jacobians.append if passes.measure else None
+        problem = MaskProblem(divergence, clean.masks, budget, clean.scale, passes.generator, observe)
+        masks = self.search(problem) if self._may_flip(clean, budget) else clean.masks
+        if passes.measure:
+            passes.measures = search_measures(clean.masks, masks, budget, jacobians)
         with passes.unnoticed(noise) if shared else nullcontext():
-            logits = passes.upper(h, clean.layers, masks, "adversarial")
+            logits = passes.upper(h, clean.layers, clean.scale(masks), "adversarial")
         return self.divergence(target, logits, given=self.given)
 
     def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:

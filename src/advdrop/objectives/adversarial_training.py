@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.batch import Rows
 from advdrop.divergences import cross_entropy
 from advdrop.objectives.base import Term
-from advdrop.objectives.batch import Rows
 from advdrop.objectives.passes import Passes
+from advdrop.vocabulary import Ball, Noise
 
 
 @final
@@ -31,8 +32,8 @@ class AT(Term):
     """
 
     epsilon: float = 0.1
-    norm: Literal["linf", "l2"] = "linf"
-    noise: Literal["independent", "shared"] = "independent"
+    norm: Ball = "linf"
+    noise: Noise = "independent"
     rows: Rows = field(default="labelled", init=False, repr=False)
     input_gradient: ClassVar[bool] = True
 

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from advdrop import checks
-from advdrop.objectives.batch import Batch, Rows
+from advdrop.batch import Batch, Rows
 from advdrop.objectives.passes import Passes
 from advdrop.schedules import Schedule
-from advdrop.statistics import MOVING, PassName
+from advdrop.statistics import MOVING
+from advdrop.vocabulary import PassName
 
 Weight = float | Schedule
 
@@ -35,11 +36,13 @@ class Loss:
         total: Σ λ·term, a scalar to call ``backward()`` on.
         terms: the mean of each term before its weight, detached.
         weights: λ of each term at this progress.
+        measures: what the terms measured of themselves, if asked to, such as ``vadd_kl/flips``; detached.
     """
 
     total: Tensor
     terms: dict[str, Tensor]
     weights: dict[str, float]
+    measures: dict[str, Tensor]
 
 
 class Objective(ABC):
@@ -58,6 +61,7 @@ class Objective(ABC):
         progress: float = 1.0,
         generator: torch.Generator | None = None,
         moving: Collection[PassName] = MOVING,
+        measure: bool = False,
     ) -> Loss:
         """Run the passes and add up the terms.
 
@@ -68,19 +72,24 @@ class Objective(ABC):
             generator: the randomness of masks and perturbations, on the device of the batch. Without it, one draw from
                 the global generator seeds them.
             moving: the passes that may move running batch-norm statistics, see ``advdrop.statistics``.
+            measure: whether the terms measure themselves: the flips that a mask search made, and so on.
         """
         checks.fraction("progress", progress)
         wants_gradient = any(term.input_gradient for _, term in self.parts)
-        passes = Passes(model, batch, generator, moving, wants_gradient)
-        terms, weights, total = {}, {}, None
+        passes = Passes(model, batch, generator, moving, wants_gradient, measure)
+        terms, weights, measures, total = {}, {}, {}, None
         for name, (factors, term) in self.named_parts().items():
             checks.choice("rows", term.rows, ("labelled", "unlabelled"))
-            value = term.per_example(passes).mean()
+            try:
+                value = term.per_example(passes).mean()
+            except checks.NonFiniteError as error:
+                raise checks.NonFiniteError(f"{name}: {error}") from None
             weight = math.prod(factor(progress) if callable(factor) else factor for factor in factors)
             total = weight * value if total is None else total + weight * value
             terms[name], weights[name] = value.detach(), weight
+            measures.update({f"{name}/{key}": measured for key, measured in passes.take_measures().items()})
         assert total is not None
-        return Loss(total, terms, weights)
+        return Loss(total, terms, weights, measures)
 
     def named_parts(self) -> dict[str, tuple[tuple[Weight, ...], Term]]:
         """The parts by the names of their terms; a name that comes again is numbered."""
@@ -188,6 +197,10 @@ class TrainingStep(nn.Module):
         self.objective = objective
         self.moving = moving
 
-    def forward(self, batch: Batch, progress: float = 1.0, generator: torch.Generator | None = None) -> Loss:
+    def forward(
+        self, batch: Batch, progress: float = 1.0, generator: torch.Generator | None = None, measure: bool = False
+    ) -> Loss:
         """The loss of one step."""
-        return self.objective(self.model, batch, progress=progress, generator=generator, moving=self.moving)
+        return self.objective(
+            self.model, batch, progress=progress, generator=generator, moving=self.moving, measure=measure
+        )

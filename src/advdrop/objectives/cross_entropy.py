@@ -7,9 +7,9 @@ from typing import final
 
 from torch import Tensor
 
+from advdrop.batch import Rows
 from advdrop.divergences import cross_entropy
 from advdrop.objectives.base import Term
-from advdrop.objectives.batch import Rows
 from advdrop.objectives.passes import Passes
 
 

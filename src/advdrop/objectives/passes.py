@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from advdrop.batch import Batch, Rows
 from advdrop.masks import AdversarialDropout, Masks, handing, sample_mask, scale_mask
 from advdrop.masks.layer import Hand
 from advdrop.models.split import Hidden, cut
-from advdrop.objectives.batch import Batch, Rows
 from advdrop.randomness import NoiseState, borrowed_noise, mask_generator, noise_state
-from advdrop.statistics import MOVING, PASSES, PassName, frozen_statistics
+from advdrop.statistics import MOVING, PASSES, frozen_statistics
+from advdrop.vocabulary import PassName
 
 Layers = tuple[AdversarialDropout, ...]
 
@@ -53,6 +54,7 @@ class Passes:
         generator: the randomness of masks and perturbations.
         moving: the passes that may move running batch-norm statistics.
         input_gradient: whether a term will want ∂/∂x of the labelled clean pass.
+        measure: whether terms should measure themselves, into ``measures``.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Passes:
         generator: torch.Generator | None = None,
         moving: Collection[PassName] = MOVING,
         input_gradient: bool = False,
+        measure: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"an objective takes a model and a Batch, got a {type(model).__name__} as model")
@@ -82,6 +85,8 @@ class Passes:
         self.device = (batch.x if batch.x is not None else batch.images("unlabelled")).device
         self.generator = generator if generator is not None else mask_generator(self.device)
         self.moving = moving
+        self.measure = measure
+        self.measures: dict[str, Tensor] = {}
         self._input_gradient = input_gradient
         self._images: dict[str, Tensor] = {}
         self._clean: dict[str, Pass] = {}
@@ -125,6 +130,11 @@ class Passes:
         masks = dict(zip(clean.layers, clean.scale(clean.masks), strict=True))
         with self.unnoticed(clean.noise), self._statistics("input"), handing(_given(masks)):
             return _logits(self.split(x))
+
+    def take_measures(self) -> dict[str, Tensor]:
+        """What was measured since the last time."""
+        taken, self.measures = self.measures, {}
+        return taken
 
     def noise(self) -> NoiseState:
         """Where the global noise stands now."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.batch import Rows
 from advdrop.objectives.base import Term
-from advdrop.objectives.batch import Rows
 from advdrop.objectives.passes import Passes
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, distributed
 
 from advdrop import checks
+from advdrop.batch import Rows
 from advdrop.divergences import Divergence, qe
 from advdrop.objectives.base import Term
-from advdrop.objectives.batch import Rows
 from advdrop.objectives.passes import Passes
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.batch import Rows
 from advdrop.divergences import Divergence, kl
 from advdrop.objectives.adversarial_training import unit
 from advdrop.objectives.base import Term
-from advdrop.objectives.batch import Rows
 from advdrop.objectives.passes import Passes
+from advdrop.vocabulary import Noise
 
 
 @final
@@ -39,7 +40,7 @@ class VAT(Term):
     xi: float = 1e-2
     iterations: int = 1
     divergence: Divergence = kl
-    noise: Literal["independent", "shared"] = "independent"
+    noise: Noise = "independent"
     rows: Rows = "unlabelled"
 
     def __post_init__(self) -> None:

@@ -1,0 +1,1 @@
+"""The command line: ``advdrop train``, ``compare``, ``evaluate``, ``data`` and ``show``."""

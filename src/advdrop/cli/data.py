@@ -1,0 +1,45 @@
+"""``advdrop data list``, ``get`` and ``check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from advdrop.cli.options import DataCheck, DataGet, DataList
+from advdrop.cli.table import table
+from advdrop.data.sources import SOURCES, check, data_folder, get, load, missing
+
+
+def run(options: DataList | DataGet | DataCheck) -> int:
+    """Look at, download or check data sets."""
+    if isinstance(options, DataList):
+        print(overview(options.data_dir))
+    elif isinstance(options, DataGet):
+        print(f"{options.dataset} is in {get(options.dataset, options.data_dir, progress=True)}")
+    else:
+        print(inspect(options.dataset, options.data_dir))
+    return 0
+
+
+def overview(data_dir: Path | None) -> str:
+    """A row for each source, and where its files are looked for."""
+    rows = []
+    for source in SOURCES.values():
+        lacking = missing(source.name, data_dir)
+        state = "comes with it" if not source.files else "here" if not lacking else f"advdrop data get {source.name}"
+        train, test = (f"{count:,}" for count in source.counts)
+        shape = "x".join(map(str, source.shape))
+        rows.append([source.name, shape, train, test, state, source.description, source.licence])
+    head = ["name", "shape", "training", "test", "state", "what it is", "terms"]
+    return f"{table(head, rows)}\nlooked for in {data_folder(data_dir)} (--data-dir, ADVDROP_DATA)"
+
+
+def inspect(dataset: str, data_dir: Path | None) -> str:
+    """What a data set holds, the user's own included."""
+    if dataset in SOURCES:
+        return check(dataset, data_dir)
+    data = load(dataset, data_dir, download=False)
+    labelled = int((data.train.y >= 0).sum())
+    return (
+        f"{dataset}: {len(data.train):,} training examples of {data.shape}, {labelled:,} of them labelled, "
+        f"{len(data.test):,} test examples, classes {', '.join(data.classes)}"
+    )

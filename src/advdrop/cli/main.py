@@ -1,0 +1,140 @@
+"""Parse, dispatch, and turn every mistake into one line and an exit code.
+
+0: done. 1: it went wrong on the way. 2: it was asked for wrongly, and nothing was left behind. 130: stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import CliApp, CliSettingsSource, SettingsError, get_subcommand
+
+import advdrop
+from advdrop.cli import options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in typed
+    try:
+        return _dispatch(_parse(typed))
+    except SystemExit as stop:  # --help, and Lightning after a second Ctrl-C
+        return stop.code if isinstance(stop.code, int) else 0
+    except KeyboardInterrupt:
+        return _complain("stopped", 130, debug)
+    except (ValueError, TypeError, OSError) as error:
+        return _complain(str(error) or type(error).__name__, 2, debug)
+    except RuntimeError as error:
+        return _complain(str(error), 130 if type(error).__name__ == "StoppedError" else 1, debug)
+
+
+def _parse(typed: list[str]) -> BaseModel:
+    try:
+        source: CliSettingsSource[Any] = CliSettingsSource(options.Advdrop, formatter_class=Help)
+        return CliApp.run(options.Advdrop, cli_args=typed, cli_settings_source=source)
+    except SettingsError as error:
+        raise ValueError(_unparsed(str(error), typed)) from None
+    except ValidationError as error:
+        raise ValueError(_invalid(error)) from None
+
+
+def _dispatch(parsed: BaseModel) -> int:
+    if getattr(parsed, "version", False):
+        print(f"advdrop {advdrop.__version__}")
+        return 0
+    command = get_subcommand(parsed, is_required=False)
+    if command is None:
+        main(["--help"])
+        return 2
+    if isinstance(command, options.Data):
+        command = get_subcommand(command, is_required=False)
+        if command is None:
+            main(["data", "--help"])
+            return 2
+    # The commands import torch and Lightning: seconds, which only those who need them should wait for.
+    name = re.sub(r"(?<=[a-z])[A-Z].*", "", type(command).__name__).lower()
+    code: int = import_module(f"advdrop.cli.{name}").run(command)
+    return code
+
+
+def _complain(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"advdrop: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _unparsed(message: str, typed: list[str]) -> str:
+    """What argparse could not make sense of, in one line."""
+    message = message.removeprefix("error parsing CLI: ").removeprefix("Error parsing CLI: ")
+    if message.startswith("unrecognized arguments: "):
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+        model = _command(typed)
+        known = [f"--{name.replace('_', '-')}" for name in model.model_fields]
+        where = "" if model is options.Advdrop else f" of advdrop {typed[0]}"
+        return f"there is no option {unknown}{_close(unknown, known)}; the options{where} are in its --help"
+    if found := re.match(r"argument \{.*\}: invalid choice: '(.*?)' \(choose from (.*)\)", message):
+        known = re.findall(r"'(.*?)'", found[2]) or re.split(r", *", found[2])
+        return f"there is no command {found[1]!r}{_close(found[1], known)}; there are {', '.join(known)}"
+    return message
+
+
+def _invalid(error: ValidationError) -> str:
+    """What pydantic did not accept, in one line."""
+    first = error.errors(include_url=False)[0]
+    names = [str(part) for part in first["loc"] if isinstance(part, str) and re.fullmatch(r"[a-z_]+", part)]
+    option = next((name for name in reversed(names) if name not in ("int", "literal")), "")
+    given = first["input"]
+    if option == "labels":
+        return f"--labels takes a number or 'all', got {given!r}"
+    if first["type"] == "extra_forbidden":
+        return f"there is no option --{option.replace('_', '-')}"
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"--{option.replace('_', '-')} {message}, got {given!r}"
+
+
+def _command(typed: list[str]) -> type[BaseModel]:
+    model: type[BaseModel] = options.Advdrop
+    for word in typed:
+        field = model.model_fields.get(word)
+        inner = [t for t in getattr(field and field.annotation, "__args__", ()) if isinstance(t, type)]
+        if field is None or not inner or not issubclass(inner[0], BaseModel):
+            break
+        model = inner[0]
+    return model
+
+
+def _close(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """argparse's help with the option's own name for its value, and no defaults that say nothing."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 28, **more})
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return action.dest.rpartition(".")[2].rpartition(":")[2].upper()
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
+        if isinstance(action.metavar, str) and not action.metavar.startswith("{") and action.option_strings:
+            action.metavar = action.option_strings[-1].lstrip("-").replace("-", "_").upper()
+        return super()._metavar_formatter(action, default_metavar)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return super()._fill_text(inspect.cleandoc(text), width, indent)
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        return re.sub(r" ?\((default: (None|False|null|\[\])|required)\)", "", super()._expand_help(action))

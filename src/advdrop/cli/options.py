@@ -1,0 +1,157 @@
+"""What can be typed behind ``advdrop``. Imports no torch: help must come at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, CliPositionalArg, CliSubCommand, SettingsConfigDict
+
+from advdrop.vocabulary import Labels
+
+Preset = Literal["paper", "authors"]
+
+
+class Command(BaseModel):
+    """What every command takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    debug: bool = Field(False, description="show the traceback of an error")
+
+
+class Recipe(Command):
+    """What is trained, and on what."""
+
+    dataset: str = Field("mnist5k", description="a name (advdrop data list), an .npz file or a folder of images")
+    data_dir: Path | None = Field(None, description="where the files are; else $ADVDROP_DATA, else a cache folder")
+    labels: Labels = Field(100, description="labels that are kept, as many of each class; 'all' is supervised")
+    preset: Preset = Field("paper", description="the choices the paper leaves open: its text, or its released code")
+    updates: int | None = Field(None, description="length of the training; schedules shrink with it")
+    set: list[str] = Field(
+        [], description="any other choice as KEY=VALUE, such as objective.delta=0.01; --dry-run shows all"
+    )
+    devices: int | None = Field(None, description="processes on this machine, each with a part of the batch")
+    nodes: int | None = Field(None, description="machines")
+    precision: Literal["32", "bf16-mixed", "16-mixed"] | None = Field(None, description="of the passes")
+    force: bool = Field(False, description="replace what an earlier run of that name left")
+    quiet: bool = Field(False, description="no progress")
+
+
+class Train(Recipe):
+    """Train one network.
+
+    With nothing else said, vadd-kl on the 5,000 digits that come with it, with 100 labels.
+
+    Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, entropy,
+    and sums of them, such as vadd-kl+vat.
+
+    Examples:
+      advdrop train
+      advdrop train --method pi --labels 200 --seed 1
+      advdrop train first --dataset mnist --labels 1000 --data-dir ~/data --updates 12000
+      advdrop train --dataset my.npz --labels all --set objective.delta=0.1
+      advdrop train --resume runs/first
+    """
+
+    name: CliPositionalArg[str | None] = Field(None, description="name of the run, a folder in runs/")
+    method: str = Field("vadd-kl", description="what is added to the cross-entropy")
+    seed: int = Field(0, description="of the split, the initialisation, the order and the noise")
+    out: Path | None = Field(None, description="the run directory, instead of runs/NAME")
+    resume: Path | None = Field(None, description="go on with this run directory; nothing else is needed")
+    dry_run: bool = Field(False, description="show the whole configuration and how long it will take")
+
+
+class Compare(Recipe):
+    """Train several methods on the same splits and put them in one table.
+
+    Runs that are there already are kept: finished ones are read, others gone on with.
+
+    Examples:
+      advdrop compare
+      advdrop compare --methods dropout,pi,vat,vadd-kl,vadd-qe --labels 100 --seeds 3
+    """
+
+    methods: list[str] = Field(["dropout", "pi", "vadd-kl"], description="methods, with commas between them")
+    seeds: int = Field(1, description="runs of each method, with seeds 0, 1, ...; one seed is one split for all")
+    out: Path | None = Field(None, description="folder of the run directories, instead of runs/compare-...")
+    dry_run: bool = Field(False, description="show the runs and how long they will take")
+
+
+class Evaluate(Command):
+    """Measure a finished run again, from its weights.
+
+    Examples:
+      advdrop evaluate runs/mnist5k-100-vadd-kl-0
+    """
+
+    run: CliPositionalArg[Path] = Field(description="a run directory")
+    data_dir: Path | None = Field(None, description="where the data are now, if not where they were")
+    json_: bool = Field(False, alias="json", description="print JSON")
+
+
+class DataList(Command):
+    """The data sets there are, and whether their files are here."""
+
+    data_dir: Path | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
+
+
+class DataGet(Command):
+    """Download the files of a data set, unless they are here.
+
+    $ADVDROP_MIRROR is tried before the official addresses: MIRROR/DATASET/FILE.
+    """
+
+    dataset: CliPositionalArg[str] = Field(description="such as mnist")
+    data_dir: Path | None = Field(None, description="where to; else $ADVDROP_DATA, else a cache folder")
+
+
+class DataCheck(Command):
+    """Read a data set, compare its checksums and say what is in it."""
+
+    dataset: CliPositionalArg[str] = Field(description="a name, an .npz file or a folder")
+    data_dir: Path | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
+
+
+class Data(Command):
+    """Look at, download and check data sets."""
+
+    list: CliSubCommand[DataList] = Field(description="the data sets there are")
+    get: CliSubCommand[DataGet] = Field(description="download one")
+    check: CliSubCommand[DataCheck] = Field(description="read one and say what is in it")
+
+
+class Show(Command):
+    """Show runs: what was run, how it went, what came out.
+
+    Examples:
+      advdrop show runs/*
+    """
+
+    runs: CliPositionalArg[list[Path]] = Field(description="run directories")
+
+
+class Advdrop(BaseSettings):
+    """Adversarial dropout for PyTorch (Park, Park, Shin and Moon, AAAI 2018).
+
+    Start with:  advdrop train
+    Each command explains itself:  advdrop train --help
+    """
+
+    model_config = SettingsConfigDict(
+        cli_prog_name="advdrop",
+        cli_kebab_case=True,
+        cli_implicit_flags="toggle",
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+        extra="forbid",
+    )
+
+    train: CliSubCommand[Train] = Field(description="train one network")
+    compare: CliSubCommand[Compare] = Field(description="several methods on the same splits, one table")
+    evaluate: CliSubCommand[Evaluate] = Field(description="measure a finished run again")
+    show: CliSubCommand[Show] = Field(description="what runs came to")
+    data: CliSubCommand[Data] = Field(description="list, get or check data sets")
+    version: bool = Field(False, description="print the version")

@@ -1,0 +1,102 @@
+"""Which training images keep their labels: class-balanced, and a pure function of (data set, labels, seed)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from advdrop.data.examples import DataError
+from advdrop.files import written
+from advdrop.randomness import derived_generator
+from advdrop.vocabulary import Labels
+
+
+@dataclass(frozen=True)
+class LabelSplit:
+    """Positions in the training set, ascending.
+
+    Args:
+        labelled: the rows whose labels may be seen.
+        unlabelled: the rows of the other stream; none in supervised learning.
+        validation: rows that no training step sees.
+    """
+
+    labelled: Tensor
+    unlabelled: Tensor
+    validation: Tensor
+
+    def save(self, path: Path) -> None:
+        """Write it as an ``.npz``, whole or not at all."""
+        with written(path) as part:
+            arrays = {name: rows.numpy().astype(np.int32) for name, rows in vars(self).items()}
+            np.savez_compressed(part, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> LabelSplit:
+        """Read what ``save`` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(*(torch.from_numpy(arrays[name].astype(np.int64)) for name in cls.__annotations__))
+
+
+def split_labels(
+    y: Tensor, labels: Labels, seed: int, *, validation: int = 0, overlap: bool = True, classes: int | None = None
+) -> LabelSplit:
+    """Draw the labelled rows, as many of each class as of any other.
+
+    Fewer labels of one seed are a subset of more labels of that seed, and the validation rows depend on the seed and
+    their number alone. A number that the classes do not divide gives some of them one row more.
+
+    Args:
+        y: the labels of the training set, ``(N,)``; -1 where there is none.
+        labels: how many to keep, or ``"all"``.
+        seed: which draw.
+        validation: how many labelled rows to hold out, as many of each class.
+        overlap: whether the unlabelled stream also has the labelled images, as in the authors' code; the paper counts
+            them out. With all labels kept the unlabelled stream has the images that never had one, if there are any.
+        classes: C; by default the largest label plus one.
+
+    >>> split = split_labels(torch.tensor([0, 1] * 10), labels=4, seed=0, validation=2)
+    >>> len(split.labelled), len(split.unlabelled), len(split.validation)
+    (4, 18, 2)
+    """
+    classes = int(y.max()) + 1 if classes is None else classes
+    if classes < 1:
+        raise DataError("no training image has a label")
+    generator = derived_generator(seed, "split")
+    order = torch.randperm(classes, generator=generator).tolist()
+    rows = [
+        (found := (y == c).nonzero().flatten())[torch.randperm(len(found), generator=generator)] for c in range(classes)
+    ]
+
+    held = _shares("validation", validation, order)
+    kept = [len(r) - held[c] for c, r in enumerate(rows)] if labels == "all" else _shares("labels", labels, order)
+    for c, r in enumerate(rows):
+        if kept[c] + held[c] > len(r) or kept[c] < 1:
+            wanted = f"labels={labels}" + (f" and validation={validation}" if validation else "")
+            raise DataError(
+                f"{wanted} would take {max(kept[c], 1) + held[c]} labelled images of class {c}, which has {len(r)}; "
+                + ("ask for fewer" if labels != "all" or validation else "give each class an image with a label")
+            )
+    labelled = torch.cat([r[: kept[c]] for c, r in enumerate(rows)])
+    out = torch.cat([r[len(r) - held[c] :] for c, r in enumerate(rows)])
+
+    others = torch.ones(len(y), dtype=torch.bool)
+    others[out] = False
+    if not overlap:
+        others[labelled] = False
+    semi_supervised = labels != "all" or bool((y < 0).any())
+    unlabelled = others.nonzero().flatten() if semi_supervised else torch.empty(0, dtype=torch.int64)
+    return LabelSplit(labelled.sort().values, unlabelled, out.sort().values)
+
+
+def _shares(name: str, total: int, order: list[int]) -> list[int]:
+    """``total`` dealt out to the classes; the first ones in ``order`` get what is left over."""
+    classes = len(order)
+    if total < 0 or 0 < total < classes or (name == "labels" and total == 0):
+        raise DataError(f"{name}={total} cannot be shared by {classes} classes: each needs one at least")
+    share, rest = divmod(total, classes)
+    return [share + (order.index(c) < rest) for c in range(classes)]

@@ -1,0 +1,59 @@
+"""Where a result came from: versions, the commit, the machine. Nothing that names a person or a host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import advdrop
+
+
+def versions() -> dict[str, str]:
+    """The packages that a number may depend on."""
+    found = {"python": platform.python_version(), "advdrop": advdrop.__version__}
+    for package in ("torch", "lightning", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit(package: Path = Path(advdrop.__file__).parent) -> str | None:
+    """The commit of the checkout that this package runs from, with ``+changes`` if it was edited; None elsewhere."""
+    root = package.parent.parent
+    if not (root / ".git").exists() or not (root / "pyproject.toml").exists():
+        return None  # an installed package: whatever repository is around it is not its own
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no", "src") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """The processor and what is used of it."""
+    found: dict[str, Any] = {"system": platform.system(), "processor": _processor(), "cores": os.cpu_count()}
+    found["threads"] = torch.get_num_threads()
+    if torch.cuda.is_available():
+        found["accelerators"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return found
+
+
+def _git(root: Path, *command: str) -> str:
+    done = subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,52 @@
+"""How long a run will take: a few of its own updates, timed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from advdrop.data.batches import Batches
+from advdrop.data.examples import DataSet
+from advdrop.data.preprocess import Preprocess
+from advdrop.engine.run import augments_of, split_of
+from advdrop.experiments.config import RunConfig
+from advdrop.experiments.methods import network_of, objective_of
+from advdrop.randomness import borrowed_noise
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will cost on this machine, the evaluations not counted."""
+
+    parameters: int
+    milliseconds_per_update: float
+    seconds: float
+
+
+def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
+    """Time a few updates on one CPU process, whitening left out."""
+    training = config.training
+    with borrowed_noise(torch.device("cpu")):
+        network = network_of(config, data.shape, len(data.classes))
+        objective = objective_of(config, len(data.train), len(data.classes))
+        needed = any(term.rows == "unlabelled" for _, term in objective.parts)
+        batches = Batches(
+            data.train,
+            split_of(config, data),
+            training.labelled,
+            training.unlabelled * needed,
+            Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none"),
+            augments_of(config),
+        )
+        optimiser = torch.optim.Adam(network.parameters())
+        times = []
+        for update in range(updates + 1):  # the first one warms up
+            start = time.perf_counter()
+            optimiser.zero_grad()
+            objective(network, batches.at(update), progress=1.0).total.backward()
+            optimiser.step()
+            times.append(time.perf_counter() - start)
+    each = sum(times[1:]) / updates
+    return Estimate(sum(p.numel() for p in network.parameters()), 1000 * each, each * training.updates)

@@ -1,0 +1,35 @@
+"""The error of a network: one device, every image exactly once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from advdrop.data.examples import Examples
+from advdrop.data.preprocess import Preprocess
+
+
+@torch.no_grad()
+def predictions(network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = 500) -> Tensor:
+    """The class of each example, ``(N,)`` on the CPU; the network is left in the mode it was in.
+
+    Args:
+        network: from ``(B, ...)`` to logits ``(B, C)``.
+        x: examples as they were stored, ``(N, ...)``.
+        preprocess: applied to each batch.
+        batch: how many at a time.
+    """
+    device = next(network.parameters()).device
+    preprocess = preprocess.to(device)
+    was_training = network.training
+    network.eval()
+    try:
+        return torch.cat([network(preprocess(part.to(device))).argmax(1) for part in x.split(batch)]).cpu()
+    finally:
+        network.train(was_training)
+
+
+def error_percent(network: nn.Module, examples: Examples, preprocess: Preprocess) -> float:
+    """The share of wrong predictions, in per cent."""
+    wrong = int((predictions(network, examples.x, preprocess) != examples.y).sum())
+    return 100.0 * wrong / len(examples)

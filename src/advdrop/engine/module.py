@@ -1,0 +1,136 @@
+"""One training step for Lightning, which brings devices, precision, accumulation and clipping.
+
+Everything random or scheduled in a step is a pure function of (seed, update): the batch, the augmentation, the noise,
+λ, the learning rate and β1. What is left to save is the network, Adam's moments and the state of the objective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from advdrop import schedules
+from advdrop.checks import NonFiniteError
+from advdrop.data.augment import Augment
+from advdrop.data.batches import Batches
+from advdrop.data.examples import Examples
+from advdrop.data.preprocess import Preprocess
+from advdrop.data.splits import LabelSplit
+from advdrop.engine.tally import Tally
+from advdrop.experiments.config import RunConfig
+from advdrop.objectives import Objective
+from advdrop.randomness import derived_seed
+
+
+class Training(LightningModule):
+    """A network, its objective and its batches.
+
+    Args:
+        config: the run.
+        network: what is trained.
+        objective: what it is trained for.
+        examples: the training set.
+        split: which of it is labelled.
+        preprocess: applied to each batch.
+        augments: applied to each view.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        network: nn.Module,
+        objective: Objective,
+        examples: Examples,
+        split: LabelSplit,
+        preprocess: Preprocess,
+        augments: Sequence[Augment] = (),
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.network = network
+        self.objective = objective
+        self.tally = Tally()
+        self._data = (examples, split, preprocess, augments)
+        self._batches: Batches | None = None
+
+    @property
+    def batches(self) -> Batches:
+        """The batches, kept on the device of the network."""
+        if self._batches is None or self._batches.device != self.device:
+            examples, split, preprocess, augments = self._data
+            training = self.config.training
+            needed = any(term.rows == "unlabelled" for _, term in self.objective.parts)
+            unlabelled = training.unlabelled if needed else 0
+            self._batches = Batches(
+                examples, split, training.labelled, unlabelled, preprocess, augments, self.config.seed, self.device
+            )
+        return self._batches
+
+    def progress(self, update: int) -> float:
+        """The share of the training that is done."""
+        return update / self.config.training.updates
+
+    def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
+        """The learning rate and β1 of this update."""
+        del batch_idx
+        progress, adam = self.progress(batch // self.config.engine.accumulate), self.config.optimiser
+        rate = schedules.learning_rate(progress, adam.learning_rate, adam.ramp_up, adam.ramp_down)
+        beta1 = schedules.adam_beta1(progress, adam.ramp_down, adam.beta1, adam.beta1_end)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"], group["betas"] = rate, (beta1, adam.beta2)
+
+    def training_step(self, batch: int, batch_idx: int) -> Tensor:
+        """The loss of one part of an update, ``batch`` being its number."""
+        del batch_idx
+        update, turn = divmod(batch, self.config.engine.accumulate)
+        parts = self.config.engine.accumulate * self.trainer.world_size
+        part = turn * self.trainer.world_size + self.trainer.global_rank
+        torch.manual_seed(derived_seed(self.config.seed, "noise", update, part))
+        every = self.config.training.measure_every
+        try:
+            loss = self.objective(
+                self.network,
+                self.batches.at(update, part, parts),
+                progress=self.progress(update),
+                moving=self.config.objective.moving,
+                measure=every > 0 and update % every == 0,
+            )
+        except NonFiniteError as error:
+            raise DivergedError(update, str(error)) from None
+        self.tally.add(update, loss)
+        return loss.total
+
+    def configure_optimizers(self) -> torch.optim.Adam:
+        """Adam; what changes is set before each update."""
+        adam = self.config.optimiser
+        betas = (adam.beta1, adam.beta2)
+        return torch.optim.Adam(self.network.parameters(), adam.learning_rate, betas=betas, eps=adam.epsilon)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed training needs beside the number of the update."""
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self.trainer.optimizers[0].state_dict(),
+            "objective": self.objective.state_dict(),
+            "precision": self.trainer.precision_plugin.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take up what ``state`` gave."""
+        self.network.load_state_dict(state["network"])
+        self.trainer.optimizers[0].load_state_dict(state["optimiser"])
+        self.objective.load_state_dict(state["objective"])
+        self.trainer.precision_plugin.load_state_dict(state["precision"])
+
+
+class DivergedError(RuntimeError):
+    """A loss that is not finite: the update, the term, and what to go back to."""
+
+    def __init__(self, update: int, reason: str, checkpoint: str = "") -> None:
+        self.update, self.reason = update, reason
+        advice = "lower the learning rate (--set optimiser.learning_rate=...) or clip gradients (--set engine.clip=1)"
+        super().__init__(f"update {update}: {reason}; {checkpoint + '; ' if checkpoint else ''}{advice}")

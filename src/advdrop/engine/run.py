@@ -1,0 +1,292 @@
+"""From a configuration to a finished run directory, and back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from advdrop.data.augment import Augment, Flip, Noise, PadCrop, Yours
+from advdrop.data.examples import DataSet, Examples
+from advdrop.data.preprocess import Preprocess, fit
+from advdrop.data.sources import load
+from advdrop.data.splits import LabelSplit, split_labels
+from advdrop.engine.callbacks import FORMAT, Recorder
+from advdrop.engine.environment import commit, machine, versions
+from advdrop.engine.evaluate import error_percent, predictions
+from advdrop.engine.module import DivergedError, Training
+from advdrop.engine.progress import Progress
+from advdrop.engine.rundir import RunDirectory, RunError
+from advdrop.experiments.config import RunConfig
+from advdrop.experiments.methods import network_of, objective_of
+from advdrop.files import cache_folder, written
+from advdrop.randomness import borrowed_noise, derived_seed
+
+
+class StoppedError(RuntimeError):
+    """The run was asked to stop, and can be gone on with."""
+
+
+def train(
+    config: RunConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    data: DataSet | None = None,
+    network: nn.Module | None = None,
+    augment: Callable[[Tensor], Tensor] | None = None,
+    progress: bool = True,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """Train to the end and return what ``result.json`` holds.
+
+    Args:
+        config: the run, see ``advdrop.experiments.recipes.resolve``.
+        path: the run directory.
+        resume: go on with the run that is there.
+        force: replace the run that is there.
+        data: the examples, if they are not those that ``config.dataset`` names.
+        network: your own network with an AdversarialDropout layer in it, instead of the configured one.
+        augment: your own ``Tensor -> Tensor``, after the configured augmentations.
+        progress: whether to show how far it is.
+        name: what to call it there.
+    """
+    main = process_rank() == 0
+    data = data if data is not None else load(config.dataset, config.data_dir, progress=progress and main)
+    if resume:
+        run = RunDirectory.open(path)
+        split, state = run.split, run.load_checkpoint()
+        _check_checkpoint(run, state, data)
+    else:
+        split, state = split_of(config, data), None
+        run = RunDirectory.create(path, config, split, force) if main else RunDirectory(Path(path))
+    with run.locked() if main else nullcontext(), borrowed_noise(torch.device("cpu")):
+        preprocess = preprocess_of(config, data, progress and main)
+        torch.manual_seed(derived_seed(config.seed, "initialisation"))
+        network = network if network is not None else network_of(config, data.shape, len(data.classes))
+        objective = objective_of(config, len(data.train), len(data.classes))
+        module = Training(config, network, objective, data.train, split, preprocess, augments_of(config, augment))
+
+        def evaluate() -> dict[str, float]:
+            held = Examples(data.train.x[split.validation], data.train.y[split.validation])
+            parts = {"validation/error_percent": held, "test/error_percent": data.test}
+            return {key: error_percent(network, part, preprocess) for key, part in parts.items() if len(part)}
+
+        updates = config.training.updates
+        done = state["update"] if state else 0
+        bar = Progress(updates, done, name or Path(path).name, show=progress and main)
+        recorder = Recorder(run, bar, evaluate, state)
+        _fit(config, module, recorder, run, done)
+        if not main:
+            return {}
+        if recorder.done < updates:
+            raise StoppedError(
+                f"stopped after update {recorder.done} of {updates}; go on with: advdrop train --resume {path}"
+            )
+        with written(run.model) as file:
+            file.write(save(weights_of(network), metadata={"config": config.dump()}))
+        result = _result(config, data, network, recorder)
+        run.write_result(result)
+        return result
+
+
+def _fit(config: RunConfig, module: Training, recorder: Recorder, run: RunDirectory, done: int) -> None:
+    """The updates that are left, by Lightning."""
+    engine = config.engine
+    steps = range(done * engine.accumulate, config.training.updates * engine.accumulate)
+    with _quiet():
+        trainer = Trainer(
+            accelerator=engine.accelerator,
+            devices=engine.devices,
+            num_nodes=engine.nodes,
+            strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
+            precision="32-true" if engine.precision == "32" else engine.precision,
+            accumulate_grad_batches=engine.accumulate,
+            gradient_clip_val=engine.clip or None,
+            max_epochs=1,
+            callbacks=[recorder],
+            logger=_tensorboard(run) if engine.tensorboard else False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        )
+        try:
+            if len(steps):
+                trainer.fit(module, steps)
+            else:  # stopped after the last update and before the result was written
+                assert recorder._resumed is not None
+                module.network.load_state_dict(recorder._resumed["network"])
+        except DivergedError as error:
+            good = f"the last good checkpoint is {run.checkpoint}" if run.checkpoint.is_file() else ""
+            raise DivergedError(error.update, error.reason, good) from None
+
+
+def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
+    """The rows whose labels are kept."""
+    options = config.data
+    return split_labels(
+        data.train.y,
+        config.labels,
+        config.seed,
+        validation=options.validation,
+        overlap=options.overlap,
+        classes=len(data.classes),
+    )
+
+
+def preprocess_of(config: RunConfig, data: DataSet, progress: bool = False) -> Preprocess:
+    """The preprocessing, fitted on the training images."""
+    options = config.data
+    if options.zca and progress:
+        said = f"whitening {len(data.train):,} images (half a minute for CIFAR-10; kept for the next run) ..."
+        print(said, file=sys.stderr, flush=True)
+    return fit(
+        data.train.x,
+        scaling=options.scaling if data.train.x.dtype == torch.uint8 else "none",
+        standardise=options.standardise,
+        zca=options.zca,
+        regulariser=options.zca_regulariser,
+        cache=cache_folder(),
+    )
+
+
+def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = None) -> Sequence[Augment]:
+    """The augmentations of a view, in their order."""
+    options = config.data
+    augments: list[Augment] = []
+    if options.pad_crop:
+        augments.append(PadCrop(options.pad_crop, options.padding))
+    if options.flip:
+        augments.append(Flip())
+    if options.noise:
+        augments.append(Noise(options.noise))
+    if yours is not None:
+        augments.append(Yours(yours))
+    return augments
+
+
+def load_network(path: Path, data: DataSet) -> nn.Module:
+    """The trained network of a finished run, in evaluation mode.
+
+    Args:
+        path: the run directory.
+        data: what it was trained on, see ``advdrop.data.load``.
+    """
+    run = RunDirectory.open(path)
+    run.result  # noqa: B018  a run that is not finished has no model
+    network = network_of(run.config, data.shape, len(data.classes))
+    network.load_state_dict(load_file(run.model))
+    return network.eval()
+
+
+def evaluate_run(path: Path, data_dir: Path | None = None, progress: bool = False) -> dict[str, Any]:
+    """Measure a finished run again, from its weights: the test error, and that of each class.
+
+    Args:
+        path: the run directory.
+        data_dir: where the data are now, if not where they were.
+        progress: whether to show downloads.
+    """
+    run = RunDirectory.open(path)
+    config, recorded = run.config, run.result
+    data = load(config.dataset, data_dir or config.data_dir, progress=progress)
+    if recorded["dataset_checksum"] != data.checksum:
+        raise RunError(f"{path} was trained on other data than these ({config.dataset}): their checksums differ")
+    network = load_network(path, data)
+    found = predictions(network, data.test.x, preprocess_of(config, data, progress))
+    wrong = found != data.test.y
+    classes = {
+        name: 100.0 * float(wrong[data.test.y == c].float().mean())
+        for c, name in enumerate(data.classes)
+        if bool((data.test.y == c).any())
+    }
+    return {
+        "test_error_percent": 100.0 * int(wrong.sum()) / len(wrong),
+        "recorded_test_error_percent": recorded["test_error_percent"],
+        "images": len(wrong),
+        "class_error_percent": classes,
+    }
+
+
+def process_rank() -> int:
+    """The number of this process among those that torchrun, SLURM or Lightning started."""
+    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
+    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK") if tasks > 1 else ("RANK", "LOCAL_RANK")
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+
+
+def weights_of(network: nn.Module) -> dict[str, Tensor]:
+    """The weights as safetensors takes them: on the CPU, none sharing memory with another."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
+
+
+def _check_checkpoint(run: RunDirectory, state: dict[str, Any] | None, data: DataSet) -> None:
+    if run.finished:
+        raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
+    if len(run.split.labelled) and int(run.split.labelled.max()) >= len(data.train):
+        raise RunError(f"{run.path} was trained on other data: its split points beyond the {len(data.train)} examples")
+    if state is not None and state.get("format") != FORMAT:
+        raise RunError(f"{run.checkpoint} was written by another version of advdrop; delete it to start the run again")
+
+
+def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Recorder) -> dict[str, Any]:
+    last = recorder.rows[-1]
+    measured = {
+        key.replace("/", "_"): last[key] for key in ("test/error_percent", "validation/error_percent") if key in last
+    }
+    return {
+        **measured,
+        "method": config.method,
+        "dataset": config.dataset,
+        "labels": config.labels,
+        "seed": config.seed,
+        "preset": config.preset,
+        "network": config.network.name,
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "updates": config.training.updates,
+        "seconds": round(recorder.seconds, 3),
+        "milliseconds_per_update": round(1000 * recorder.training_seconds / config.training.updates, 3),
+        "dataset_checksum": data.checksum,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": versions(),
+        "commit": commit(),
+        "machine": machine(),
+    }
+
+
+def _tensorboard(run: RunDirectory) -> Any:
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    try:
+        return TensorBoardLogger(run.path, name="tensorboard", version="")
+    except ModuleNotFoundError:
+        raise RunError("engine.tensorboard needs a package that is not here: pip install tensorboard") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning greets on every run; here only its warnings are of interest."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

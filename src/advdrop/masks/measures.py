@@ -1,0 +1,47 @@
+"""What a mask search did, in numbers: a search that is dead shows here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from advdrop.masks.jacobian import Masks
+
+
+@torch.no_grad()
+def search_measures(
+    sampled: Masks, adversarial: Masks, budget: int | tuple[int, ...], jacobians: Sequence[Masks] = ()
+) -> dict[str, Tensor]:
+    """Means over the examples, as scalars that stay on the device.
+
+    Args:
+        sampled: εs, one ``(B, *H)`` per layer.
+        adversarial: εadv, of the same shapes.
+        budget: the flips that were allowed.
+        jacobians: the Jacobians that the search looked at.
+
+    Returns:
+        ``drops`` (kept units that were dropped), ``revivals`` (dropped ones that were kept), ``flips`` (both),
+        ``budget_share`` (flips of those allowed; 0 without a budget) and, where there was one, ``jacobian_norm`` (‖J‖₂
+        of the first Jacobian over all layers).
+
+    >>> εs, εadv = torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([[0.0, 1.0, 1.0]])
+    >>> {name: value.item() for name, value in search_measures((εs,), (εadv,), budget=4).items()}
+    {'flips': 2.0, 'budget_share': 0.5, 'drops': 1.0, 'revivals': 1.0}
+    """
+    drops = _mean(sampled, adversarial)
+    revivals = _mean(adversarial, sampled)
+    flips, allowed = drops + revivals, sum(budget) if isinstance(budget, tuple) else budget
+    measures = {"flips": flips, "budget_share": flips / max(allowed, 1), "drops": drops, "revivals": revivals}
+    if jacobians:
+        squares = torch.stack([j.detach().flatten(1).float().square().sum(1) for j in jacobians[0]])
+        measures["jacobian_norm"] = squares.sum(0).sqrt().mean()
+    return measures
+
+
+def _mean(kept: Masks, dropped: Masks) -> Tensor:
+    """The mean number of units that the first masks keep and the second drop."""
+    counts = [(one * (1 - other)).sum(dtype=torch.float32) for one, other in zip(kept, dropped, strict=True)]
+    return torch.stack(counts).sum() / len(kept[0])

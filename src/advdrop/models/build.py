@@ -1,0 +1,78 @@
+"""A network by its name, for configurations and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from typing import Any
+
+from advdrop.masks import AdversarialDropout
+from advdrop.models.all_cnn import all_cnn
+from advdrop.models.autoencoder import autoencoder
+from advdrop.models.conv_large import conv_large
+from advdrop.models.highway import highway
+from advdrop.models.mlp import mlp
+from advdrop.models.mnist_cnn import mnist_cnn
+from advdrop.models.network_in_network import network_in_network
+from advdrop.models.split import Split
+
+NETWORKS: dict[str, Callable[..., Split]] = {
+    "mnist-cnn": mnist_cnn,
+    "conv-large": conv_large,
+    "network-in-network": network_in_network,
+    "all-cnn": all_cnn,
+    "highway": highway,
+    "mlp": mlp,
+    "autoencoder": autoencoder,
+}
+
+
+def default_network(shape: Sequence[int]) -> str:
+    """The name of a network that suits examples of this shape.
+
+    >>> default_network((3, 32, 32)), default_network((1, 28, 28)), default_network((30,))
+    ('conv-large', 'mnist-cnn', 'mlp')
+    """
+    if len(shape) == 3 and shape[0] == 3 and min(shape[1:]) >= 16:
+        return "conv-large"
+    return "mnist-cnn" if len(shape) == 3 and shape[0] == 1 else "mlp"
+
+
+def build(
+    name: str, layer: AdversarialDropout | None, shape: Sequence[int], classes: int | None, **options: Any
+) -> Split:
+    """The named network.
+
+    Args:
+        name: one of ``NETWORKS``.
+        layer: the AdversarialDropout layer; the network's own default if None.
+        shape: one example's shape.
+        classes: C. The autoencoder has no classes and takes no notice; None is for it alone.
+        options: the keyword-only arguments of the network.
+
+    >>> build("mlp", None, (30,), 2, hidden=(8,)).upper[1]
+    Linear(in_features=8, out_features=2, bias=True)
+    >>> build("conv_large", None, (3, 32, 32), 10)
+    Traceback (most recent call last):
+    ValueError: there is no network 'conv_large', did you mean 'conv-large'? There are mnist-cnn, conv-large,
+    network-in-network, all-cnn, highway, mlp, autoencoder
+    """
+    if name not in NETWORKS:
+        raise ValueError(f"there is no network {name!r}{_guess(name, NETWORKS)} There are {', '.join(NETWORKS)}")
+    network = NETWORKS[name]
+    parameters = signature(network).parameters
+    known = [option for option, parameter in parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name} has no option {option!r}{_guess(option, known)} It has {', '.join(known)}")
+    if "classes" not in parameters:
+        return network(layer, tuple(shape), **options)
+    if classes is None:
+        raise ValueError(f"{name} needs the number of classes, got classes=None")
+    return network(layer, tuple(shape), classes, **options)
+
+
+def _guess(word: str, known: Collection[str]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else "."

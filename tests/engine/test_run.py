@@ -1,0 +1,335 @@
+import json
+import signal
+import threading
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from advdrop import AdversarialDropout, CrossEntropy, Ramp, VAdD, schedules
+from advdrop.data.batches import Batches
+from advdrop.data.splits import LabelSplit
+from advdrop.engine import RunDirectory, error_percent, load_network, train
+from advdrop.engine import run as engine_run
+from advdrop.engine.module import DivergedError, Training
+from advdrop.engine.run import StoppedError, preprocess_of, split_of
+from advdrop.engine.rundir import RunError
+from advdrop.experiments.config import parse_method
+from advdrop.experiments.methods import network_of, objective_of
+from advdrop.randomness import derived_seed
+from runs import rings, tiny
+
+METHODS = (
+    "dropout",
+    "at",
+    "vat",
+    "pi",
+    "temporal",
+    "sajjadi",
+    "sadd",
+    "vadd-kl",
+    "vadd-qe",
+    "vadd-kl+vat",
+    "vadd-qe+vat",
+)
+
+
+def run(path, *settings, data=None, method="vadd-kl", labels=12, **options):
+    data = data or rings()
+    config = tiny(*settings, data=data, method=method, labels=labels)
+    return train(config, path, data=data, progress=False, **options)
+
+
+def timeless(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def weights(path):
+    return load_file(path / "model.safetensors")
+
+
+def same_run(one, other):
+    assert timeless(RunDirectory(one).metrics()) == timeless(RunDirectory(other).metrics())
+    left, right = weights(one), weights(other)
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+class StopAtError(Exception):
+    """What a test stops a training with, as hard as a process can be stopped from inside."""
+
+
+def killed_at(monkeypatch, update):
+    """The training loses everything that is not on the disk when it begins this update."""
+    begin = Training.on_train_batch_start
+
+    def stop(self, batch, batch_idx):
+        if batch // self.config.engine.accumulate == update:
+            raise StopAtError
+        begin(self, batch, batch_idx)
+
+    monkeypatch.setattr(Training, "on_train_batch_start", stop)
+
+
+def test_a_run_directory_holds_what_the_issue_names(tmp_path):
+    result = run(tmp_path / "r")
+    found = RunDirectory.open(tmp_path / "r")
+    names = {path.name for path in found.path.iterdir()} - {".lock"}
+    assert names == {"config.yaml", "split.npz", "metrics.csv", "result.json", "last.ckpt", "model.safetensors"}
+    assert result == found.result == json.loads((found.path / "result.json").read_text())
+    assert result["updates"] == 12
+    assert result["labels"] == 12
+    assert (result["method"], result["dataset"], result["seed"]) == ("vadd-kl", "rings", 0)
+    assert 0 < result["milliseconds_per_update"] * 12 / 1000 <= result["seconds"]
+    assert {"torch", "lightning", "python", "advdrop"} <= result["versions"].keys()
+    assert result["machine"]["threads"] == torch.get_num_threads()
+    rows = found.metrics()
+    assert [(row["epoch"], row["update"]) for row in rows] == [(1, 4), (2, 8), (3, 12)]
+    assert rows[-1]["test/error_percent"] == result["test_error_percent"]
+    assert 0 < rows[0]["search/vadd_kl/flips"] <= 3
+    assert rows[0]["search/vadd_kl/jacobian_norm"] > 0
+    assert found.config == tiny()
+
+
+def test_the_recorded_error_is_that_of_the_saved_weights(tmp_path):
+    data = rings()
+    result = run(tmp_path / "r", data=data)
+    network = load_network(tmp_path / "r", data)
+    assert not network.training
+    config = RunDirectory(tmp_path / "r").config
+    assert error_percent(network, data.test, preprocess_of(config, data)) == result["test_error_percent"]
+
+
+def test_the_engine_computes_what_a_bare_loop_computes(tmp_path):
+    data = rings()
+    config = tiny("data.noise=0.1", data=data)
+    train(config, tmp_path / "r", data=data, progress=False)
+
+    torch.manual_seed(derived_seed(0, "initialisation"))
+    network = network_of(config, data.shape, 3)
+    objective = CrossEntropy() + Ramp(1.0, 0.3) * VAdD(delta=0.25)
+    batches = Batches(
+        data.train, split_of(config, data), 4, 8, preprocess_of(config, data), engine_run.augments_of(config)
+    )
+    adam = torch.optim.Adam(network.parameters())
+    for update in range(12):
+        t = update / 12
+        adam.param_groups[0]["lr"] = schedules.learning_rate(t, 0.001, 0.0, 0.3)
+        adam.param_groups[0]["betas"] = (schedules.adam_beta1(t, 0.3), 0.999)
+        torch.manual_seed(derived_seed(0, "noise", update, 0))
+        adam.zero_grad()
+        objective(network, batches.at(update), progress=t).total.backward()
+        adam.step()
+    saved = weights(tmp_path / "r")
+    assert all(torch.equal(saved[name], value) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_named_method_trains_and_resumes_bit_by_bit(method, tmp_path, monkeypatch):
+    run(tmp_path / "whole", method=method)
+    with monkeypatch.context() as patch:
+        killed_at(patch, 6)  # in the middle of an epoch
+        with pytest.raises(StopAtError):
+            run(tmp_path / "cut", method=method)
+    assert not RunDirectory(tmp_path / "cut").finished
+    torch.manual_seed(99)  # nothing depends on where the global generator stands
+    run(tmp_path / "cut", method=method, resume=True)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    terms = {"cross_entropy" if term == "dropout" else term.replace("-", "_") for term in parse_method(method)}
+    assert all(
+        any(term in name for name in RunDirectory(tmp_path / "cut").metrics()[0])
+        for term in terms - {"pi", "temporal", "sajjadi", "sadd"}
+    )
+
+
+@pytest.mark.parametrize("update", [0, 1, 3, 4, 11])
+@pytest.mark.parametrize("settings", [("engine.accumulate=2",), ("optimiser.ramp_up=0.4", "engine.clip=0.5")])
+def test_resuming_is_exact_wherever_it_was_cut(update, settings, tmp_path, monkeypatch):
+    run(tmp_path / "whole", *settings, method="temporal+vadd-qe")
+    with monkeypatch.context() as patch:
+        killed_at(patch, update)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "cut", *settings, method="temporal+vadd-qe")
+    run(tmp_path / "cut", *settings, method="temporal+vadd-qe", resume=True)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_run_cut_before_its_result_is_finished_without_training(tmp_path, monkeypatch):
+    run(tmp_path / "r")
+    before = weights(tmp_path / "r")
+    (tmp_path / "r" / "result.json").unlink()
+    (tmp_path / "r" / "model.safetensors").unlink()
+    monkeypatch.setattr(Training, "training_step", lambda *_: pytest.fail("there is nothing left to train"))
+    run(tmp_path / "r", resume=True)
+    assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "r").items())
+
+
+def test_batch_norm_statistics_are_resumed(tmp_path, monkeypatch):
+    def network():
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), AdversarialDropout(0.5, 0.3), nn.Linear(8, 3)
+        )
+
+    run(tmp_path / "whole", network=network())
+    with monkeypatch.context() as patch:
+        killed_at(patch, 5)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "cut", network=network())
+    run(tmp_path / "cut", network=network(), resume=True)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    assert weights(tmp_path / "cut")["1.num_batches_tracked"] > 0
+
+
+def test_accumulated_parts_are_the_whole_batch(tmp_path):
+    quiet = ("network.dropout=0", "network.p=0", "objective.vadd_noise=shared", "training.updates=4")
+    for name, parts in (("one", 1), ("two", 2)):
+        run(tmp_path / name, *quiet, f"engine.accumulate={parts}", method="dropout")
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in one)
+
+
+def test_a_seed_changes_the_split_the_weights_and_the_noise(tmp_path):
+    data = rings()
+    first, second = (tiny(data=data).model_copy(update={"seed": seed}) for seed in (0, 1))
+    assert not torch.equal(split_of(first, data).labelled, split_of(second, data).labelled)
+    train(first, tmp_path / "0", data=data, progress=False)
+    train(second, tmp_path / "1", data=data, progress=False)
+    assert timeless(RunDirectory(tmp_path / "0").metrics()) != timeless(RunDirectory(tmp_path / "1").metrics())
+
+
+def test_the_global_generator_is_left_as_it_was(tmp_path):
+    before = torch.get_rng_state()
+    run(tmp_path / "r")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_existing_run_is_never_mixed_or_replaced_unasked(tmp_path):
+    run(tmp_path / "r")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
+    with pytest.raises(RunError, match="exists; resume it"):
+        run(tmp_path / "r")
+    with pytest.raises(RunError, match="is finished"):
+        run(tmp_path / "r", resume=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()} == before
+    run(tmp_path / "r", "training.updates=4", force=True)
+    assert RunDirectory(tmp_path / "r").result["updates"] == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_bad_labels_leave_nothing_behind(tmp_path):
+    with pytest.raises(ValueError, match="class 0, which has 20"):
+        run(tmp_path / "r", labels=90)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_saves_stops_and_says_how_to_go_on(tmp_path):
+    run(tmp_path / "whole")
+    seen = []
+    step = Training.training_step
+
+    def interrupted(self, batch, batch_idx):
+        seen.append(batch)
+        if len(seen) == 6:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, batch, batch_idx)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "training_step", interrupted)
+        # Nothing but the signal may have saved the checkpoint.
+        with pytest.raises(StoppedError, match=r"stopped after update 6 of 12; go on with: advdrop train --resume"):
+            run(tmp_path / "cut", "engine.checkpoint_seconds=1e6")
+    assert signal.getsignal(signal.SIGINT) is before
+    found = RunDirectory(tmp_path / "cut").load_checkpoint()
+    assert found["update"] == 6
+    run(tmp_path / "cut", "engine.checkpoint_seconds=1e6", resume=True)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_training_works_outside_the_main_thread(tmp_path):
+    thread = threading.Thread(target=run, args=(tmp_path / "r", "training.updates=4"))
+    thread.start()
+    thread.join()
+    assert RunDirectory(tmp_path / "r").finished
+
+
+@pytest.mark.parametrize(
+    ("method", "term"), [("dropout", "cross_entropy"), ("vadd-kl", "vadd_kl|cross_entropy"), ("vat", "cross_entropy")]
+)
+def test_a_loss_that_blows_up_names_the_update_the_term_and_the_checkpoint(method, term, tmp_path):
+    settings = ("optimiser.learning_rate=1e30", "optimiser.ramp_down=0")
+    with pytest.raises(DivergedError, match=rf"update [1-9]: .*({term})") as caught:
+        run(tmp_path / "r", *settings, method=method)
+    good = RunDirectory(tmp_path / "r").load_checkpoint()
+    assert str(tmp_path / "r" / "last.ckpt") in str(caught.value)
+    assert good["update"] <= caught.value.update
+    assert all(value.isfinite().all() for value in good["network"].values())
+    assert not RunDirectory(tmp_path / "r").finished
+
+
+def test_supervised_learning_has_one_stream_and_runs_every_term_on_it(tmp_path):
+    result = run(tmp_path / "r", "training.unlabelled=0", method="vadd-kl+temporal", labels="all")
+    assert result["labels"] == "all"
+    split = LabelSplit.load(tmp_path / "r" / "split.npz")
+    assert (len(split.labelled), len(split.unlabelled)) == (60, 0)
+    assert RunDirectory(tmp_path / "r").metrics()[-1]["train/temporal_ensembling"] >= 0
+
+
+def test_validation_rows_are_seen_by_no_step_and_are_measured(tmp_path):
+    result = run(tmp_path / "r", "data.validation=6")
+    split = RunDirectory(tmp_path / "r").split
+    assert not set(split.validation.tolist()) & set(split.labelled.tolist() + split.unlabelled.tolist())
+    assert result["validation_error_percent"] == RunDirectory(tmp_path / "r").metrics()[-1]["validation/error_percent"]
+
+
+def test_evaluations_are_as_rare_as_asked(tmp_path):
+    run(tmp_path / "r", "training.evaluate_every=0")
+    assert ["test/error_percent" in row for row in RunDirectory(tmp_path / "r").metrics()] == [False, False, True]
+
+
+def test_your_own_augmentation_is_used_and_must_keep_the_shape(tmp_path):
+    seen = []
+    run(tmp_path / "r", augment=lambda x: seen.append(len(x)) or x + 0.01)
+    assert set(seen) == {4, 8}
+    with pytest.raises(ValueError, match="it must keep the shape"):
+        run(tmp_path / "s", augment=lambda x: x[:1])
+
+
+def test_tensorboard_is_written_when_asked(tmp_path):
+    pytest.importorskip("tensorboard")
+    run(tmp_path / "r", "engine.tensorboard=true")
+    assert list((tmp_path / "r" / "tensorboard").glob("events*"))
+
+
+def test_two_processes_cannot_train_one_run(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r")
+    with RunDirectory(tmp_path / "r").locked(), pytest.raises(RunError, match="another process"):
+        run(tmp_path / "r", resume=True)
+
+
+def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r")
+    (tmp_path / "r" / "last.ckpt").write_bytes(b"not a checkpoint")
+    with pytest.raises(RunError, match=r"last.ckpt cannot be read .*; delete it to start the run again"):
+        run(tmp_path / "r", resume=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_objectives_have_the_terms_and_the_weights_of_their_names(method):
+    config = tiny(method=method)
+    objective = objective_of(config, 60, 3)
+    names = [term.name for _, term in objective.parts]
+    assert names[0] == "cross_entropy"
+    weights = {name: factors for name, (factors, _) in objective.named_parts().items()}
+    if "vadd_kl" in weights:
+        assert weights["vadd_kl"][0] == Ramp(1.0, 0.3)
+    if "vat" in weights:
+        assert weights["vat"] == (1.0,)

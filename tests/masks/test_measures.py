@@ -1,0 +1,57 @@
+import pytest
+import torch
+
+from advdrop import CrossEntropy, FirstOrder, RandomFlips, VAdD
+from advdrop.masks import search_measures
+from small import HIDDEN, batch, noisy, seeded
+
+
+def test_counts_are_those_of_a_loop_over_the_units():
+    draw = seeded(3)
+    sampled, adversarial = (torch.randint(2, (5, 4, 3), generator=draw).float() for _ in range(2))
+    found = search_measures((sampled, sampled[:, 0]), (adversarial, adversarial[:, 0]), budget=(6, 2))
+    pairs = [
+        (int(s), int(a))
+        for part in (slice(None), (slice(None), 0))
+        for s, a in zip(sampled[part].flatten().tolist(), adversarial[part].flatten().tolist(), strict=True)
+    ]
+    assert found["drops"] == pytest.approx(pairs.count((1, 0)) / 5)
+    assert found["revivals"] == pytest.approx(pairs.count((0, 1)) / 5)
+    assert found["flips"] == pytest.approx((pairs.count((1, 0)) + pairs.count((0, 1))) / 5)
+    assert found["budget_share"] == pytest.approx(float(found["flips"]) / 8)
+    assert "jacobian_norm" not in found
+
+
+def test_jacobian_norm_is_over_all_layers_of_the_first_jacobian():
+    mask = torch.ones(2, 2)
+    first = (torch.tensor([[3.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 1.0]]))
+    found = search_measures((mask, mask), (mask, mask), 0, [first, (mask, mask)])
+    assert found["jacobian_norm"] == pytest.approx((5.0 + 1.0) / 2)
+    assert found["budget_share"] == 0.0
+
+
+@pytest.mark.parametrize(("search", "has_norm"), [(FirstOrder(), True), (RandomFlips(), False)])
+def test_an_objective_measures_its_search_when_asked(search, has_norm):
+    objective = CrossEntropy() + VAdD(delta=0.3, search=search) + VAdD(delta=0.1, search=search)
+    assert objective(noisy(), batch()).measures == {}
+    measures = objective(noisy(), batch(), measure=True).measures
+    assert 0 < measures["vadd_kl/flips"] <= int(0.3 * HIDDEN)
+    assert 0 < measures["vadd_kl_2/flips"] <= int(0.1 * HIDDEN)
+    assert 0 < measures["vadd_kl/budget_share"] <= 1
+    assert ("vadd_kl/jacobian_norm" in measures) == has_norm
+    assert all(not value.requires_grad and value.dim() == 0 for value in measures.values())
+
+
+def test_measuring_changes_no_number():
+    losses = []
+    for measure in (False, True):
+        torch.manual_seed(4)
+        losses.append((CrossEntropy() + VAdD(delta=0.3))(noisy(), batch(), generator=seeded(), measure=measure).total)
+    assert torch.equal(*losses)
+
+
+def test_a_dead_search_shows():
+    objective = CrossEntropy() + VAdD(delta=0.0)
+    measures = objective(noisy(), batch(), measure=True).measures
+    assert measures["vadd_kl/flips"] == 0
+    assert "vadd_kl/jacobian_norm" not in measures

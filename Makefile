@@ -27,11 +27,11 @@ lint: setup
 
 bench: setup
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/search_quality.py
 
 demo: setup
-	@echo 'Training twice on 100 labels of scikit-learn'"'"'s digits, under a minute ...'
-	$(BIN)/python examples/01_plain_torch.py
+	$(BIN)/advdrop compare --methods dropout,pi,vadd-kl --labels 100 --seeds 1 --out runs/demo
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -86,6 +86,7 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --resume nowhere", "nowhere is not a run: it has no config.yaml"),
         ("train --resume nowhere --seed 4", "leave out --seed"),
         ("compare --methods dropout,nothing", "'nothing', which is unknown"),
+        ("compare --devices 2", "compare runs in one process; use --devices and --nodes with advdrop train"),
         ("compare --seeds 0", "--seeds must be at least 1, got 0"),
         ("evaluate nowhere", "nowhere is not a run"),
         ("evaluate", "the following arguments are required: RUN"),

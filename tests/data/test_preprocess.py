@@ -80,6 +80,13 @@ def test_a_feature_that_never_varies_is_only_centred(value):
     assert found(x)[1:, 1].abs().max() <= abs(value) * 1e-6
 
 
+@pytest.mark.parametrize("value", [0.1, 12345.0, -1e-3])
+def test_neither_is_one_that_varies_by_its_rounding_alone_blown_up(value):
+    x = torch.full((1000, 1), value)
+    x[::2] = torch.nextafter(x[::2], torch.tensor(float("inf")))
+    assert fit(x, scaling="none", standardise=True)(x).abs().max() <= abs(value) * 1e-6
+
+
 def test_a_feature_that_hardly_varies_is_scaled():
     x = 100.0 + 0.01 * torch.randn(1000, 1)
     assert fit(x, scaling="none", standardise=True)(x).std() == pytest.approx(1.0, abs=0.01)

@@ -98,7 +98,10 @@ def test_the_recorded_error_is_that_of_the_saved_weights(tmp_path):
     network = load_network(tmp_path / "r", data)
     assert not network.training
     config = RunDirectory(tmp_path / "r").config
-    assert error_percent(network, data.test, preprocess_of(config, data)) == result["test_error_percent"]
+    assert (
+        error_percent(network, data.test, preprocess_of(config, data, split_of(config, data)))
+        == result["test_error_percent"]
+    )
 
 
 def test_the_engine_computes_what_a_bare_loop_computes(tmp_path):
@@ -110,7 +113,12 @@ def test_the_engine_computes_what_a_bare_loop_computes(tmp_path):
     network = network_of(config, data.shape, 3)
     objective = CrossEntropy() + Ramp(1.0, 0.3) * VAdD(delta=0.25)
     batches = Batches(
-        data.train, split_of(config, data), 4, 8, preprocess_of(config, data), engine_run.augments_of(config)
+        data.train,
+        split_of(config, data),
+        4,
+        8,
+        preprocess_of(config, data, split_of(config, data)),
+        engine_run.augments_of(config),
     )
     adam = torch.optim.Adam(network.parameters())
     for update in range(12):
@@ -284,6 +292,27 @@ def test_validation_rows_are_seen_by_no_step_and_are_measured(tmp_path):
     assert result["validation_error_percent"] == RunDirectory(tmp_path / "r").metrics()[-1]["validation/error_percent"]
 
 
+def test_validation_rows_have_no_part_in_the_preprocessing():
+    data = rings()
+    config = tiny("data.validation=6", data=data)
+    split = split_of(config, data)
+    kept = torch.tensor([row for row in range(60) if row not in split.validation.tolist()])
+    mean = preprocess_of(config, data, split).mean
+    assert torch.allclose(mean, data.train.x[kept].mean(0), atol=1e-6)
+    assert not torch.allclose(mean, data.train.x.mean(0), atol=1e-4)
+
+
+def test_a_run_is_resumed_with_its_own_data_and_configuration_only(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r")
+    with pytest.raises(RunError, match="was trained on other data than this rings: their checksums differ"):
+        run(tmp_path / "r", data=rings(train=63), resume=True)
+    with pytest.raises(RunError, match=r"was started with another objective\.delta; resume it as it was"):
+        run(tmp_path / "r", "objective.delta=0.3", resume=True)
+
+
 def test_evaluations_are_as_rare_as_asked(tmp_path):
     run(tmp_path / "r", "training.evaluate_every=0")
     assert ["test/error_percent" in row for row in RunDirectory(tmp_path / "r").metrics()] == [False, False, True]
@@ -295,6 +324,12 @@ def test_your_own_augmentation_is_used_and_must_keep_the_shape(tmp_path):
     assert set(seen) == {4, 8}
     with pytest.raises(ValueError, match="it must keep the shape"):
         run(tmp_path / "s", augment=lambda x: x[:1])
+
+
+def test_half_precision_trains(tmp_path):
+    result = run(tmp_path / "r", "engine.precision=bf16-mixed", "training.updates=4")
+    assert 0 <= result["test_error_percent"] <= 100
+    assert all(value.dtype == torch.float32 for value in weights(tmp_path / "r").values())
 
 
 def test_tensorboard_is_written_when_asked(tmp_path):

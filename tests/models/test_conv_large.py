@@ -196,3 +196,11 @@ def test_the_other_options():
 def test_what_is_impossible_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         conv_large(**options)
+
+
+def test_the_second_dropout_can_be_left_out_as_in_the_table():
+    probabilities = [
+        [m.p for m in conv_large(width=0.1, second_dropout=second).modules() if isinstance(m, nn.Dropout)]
+        for second in (True, False)
+    ]
+    assert probabilities == [[0.5, 0.5], [0.5, 0.0]]

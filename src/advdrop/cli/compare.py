@@ -14,7 +14,7 @@ from advdrop.cli.table import table
 from advdrop.data.examples import DataSet
 from advdrop.engine.estimate import estimate
 from advdrop.engine.progress import duration
-from advdrop.engine.run import process_rank, split_of, train
+from advdrop.engine.run import split_of, train
 from advdrop.engine.rundir import RunDirectory, RunError
 from advdrop.experiments.config import RunConfig
 from advdrop.files import write_text
@@ -26,6 +26,8 @@ def run(options: Compare) -> int:
     """Train several methods on the same splits."""
     if options.seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
+    if (options.devices or 1) * (options.nodes or 1) > 1:
+        raise ValueError("compare runs in one process; use --devices and --nodes with advdrop train")
     data = dataset_of(options)
     configs = {
         (method, seed): config_of(options, data, method, seed)
@@ -55,17 +57,17 @@ def run(options: Compare) -> int:
                 config, path, resume=there, force=options.force, data=data, progress=not options.quiet, name=name
             )
         results.setdefault(config.method, []).append(result)
-    if process_rank() == 0:
-        summary = f"{options.dataset}, {options.labels} labels, {options.seeds} seed(s)\n\n{results_table(results)}\n"
-        write_text(folder / "compare.md", summary)
-        write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-        print(f"\n{summary}\nwritten to {folder}: compare.md, compare.json and a run directory for each run")
+    summary = f"{options.dataset}, {options.labels} labels, {options.seeds} seed(s)\n\n{results_table(results)}\n"
+    write_text(folder / "compare.md", summary)
+    write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    print(f"\n{summary}\nwritten to {folder}: compare.md, compare.json and a run directory for each run")
     return 0
 
 
 def refuse_others(path: Path, config: RunConfig) -> None:
     """An error if there is a run of another configuration."""
-    if path.exists() and (different := RunDirectory.open(path).config.differences(config)):
+    different = RunDirectory.open(path).config.differences(config) if path.exists() else []
+    if different := [key for key in different if key != "data_dir"]:
         raise RunError(
             f"{path} is a run with another {', '.join(different)}; replace it (--force) or choose another --out"
         )

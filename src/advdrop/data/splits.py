@@ -14,6 +14,8 @@ from advdrop.files import written
 from advdrop.randomness import derived_generator
 from advdrop.vocabulary import Labels
 
+ROWS = ("labelled", "unlabelled", "validation")
+
 
 @dataclass(frozen=True)
 class LabelSplit:
@@ -23,23 +25,26 @@ class LabelSplit:
         labelled: the rows whose labels may be seen.
         unlabelled: the rows of the other stream; none in supervised learning.
         validation: rows that no training step sees.
+        dataset: the checksum of the data set whose rows these are; without it they could be those of any.
     """
 
     labelled: Tensor
     unlabelled: Tensor
     validation: Tensor
+    dataset: str = ""
 
     def save(self, path: Path) -> None:
         """Write it as an ``.npz``, whole or not at all."""
         with written(path) as part:
-            arrays = {name: rows.numpy().astype(np.int32) for name, rows in vars(self).items()}
-            np.savez_compressed(part, **arrays)
+            rows = {name: getattr(self, name).numpy().astype(np.int32) for name in ROWS}
+            np.savez_compressed(part, dataset=np.array(self.dataset), **rows)
 
     @classmethod
     def load(cls, path: Path) -> LabelSplit:
         """Read what ``save`` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
-            return cls(*(torch.from_numpy(arrays[name].astype(np.int64)) for name in cls.__annotations__))
+            labelled, unlabelled, validation = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ROWS)
+            return cls(labelled, unlabelled, validation, str(arrays["dataset"]))
 
 
 def split_labels(

@@ -99,6 +99,7 @@ class Recorder(Callback):
         """The first signal asks for a checkpoint after this update; a second one is obeyed at once."""
         del frame
         self.interrupted = True
+        self.progress.say("finishing this update, then saving; once more stops at once")
         signal.signal(number, self._handlers[number])
 
     def _agreed(self, trainer: Trainer, epoch_ends: bool, *wishes: bool) -> list[bool]:

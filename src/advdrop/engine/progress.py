@@ -46,6 +46,13 @@ class Progress:
             clock = f"{duration(spent)} done, {duration(left)} left"
             print(f"{self.name}  update {done}/{self.updates}  {shown}  {clock}", file=self.file, flush=True)
 
+    def say(self, text: str) -> None:
+        """A line between the others."""
+        if self.bar is not None:
+            self.bar.write(text, file=self.file)
+        elif self.show:
+            print(text, file=self.file, flush=True)
+
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self.bar is not None:

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,12 @@ def train(
     if resume:
         run = RunDirectory.open(path)
         split, state = run.split, run.load_checkpoint()
-        _check_checkpoint(run, state, data)
+        _refuse_to_mix(run, config, state, data)
     else:
         split, state = split_of(config, data), None
         run = RunDirectory.create(path, config, split, force) if main else RunDirectory(Path(path))
     with run.locked() if main else nullcontext(), borrowed_noise(torch.device("cpu")):
-        preprocess = preprocess_of(config, data, progress and main)
+        preprocess = preprocess_of(config, data, split, progress and main)
         torch.manual_seed(derived_seed(config.seed, "initialisation"))
         network = network if network is not None else network_of(config, data.shape, len(data.classes))
         objective = objective_of(config, len(data.train), len(data.classes))
@@ -137,7 +138,7 @@ def _fit(config: RunConfig, module: Training, recorder: Recorder, run: RunDirect
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
     """The rows whose labels are kept."""
     options = config.data
-    return split_labels(
+    split = split_labels(
         data.train.y,
         config.labels,
         config.seed,
@@ -145,16 +146,19 @@ def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
         overlap=options.overlap,
         classes=len(data.classes),
     )
+    return replace(split, dataset=data.checksum)
 
 
-def preprocess_of(config: RunConfig, data: DataSet, progress: bool = False) -> Preprocess:
-    """The preprocessing, fitted on the training images."""
+def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress: bool = False) -> Preprocess:
+    """The preprocessing, fitted on the training images without those held out."""
     options = config.data
+    seen = torch.ones(len(data.train), dtype=torch.bool)
+    seen[split.validation] = False
     if options.zca and progress:
         said = f"whitening {len(data.train):,} images (half a minute for CIFAR-10; kept for the next run) ..."
         print(said, file=sys.stderr, flush=True)
     return fit(
-        data.train.x,
+        data.train.x[seen] if len(split.validation) else data.train.x,
         scaling=options.scaling if data.train.x.dtype == torch.uint8 else "none",
         standardise=options.standardise,
         zca=options.zca,
@@ -203,10 +207,9 @@ def evaluate_run(path: Path, data_dir: Path | None = None, progress: bool = Fals
     run = RunDirectory.open(path)
     config, recorded = run.config, run.result
     data = load(config.dataset, data_dir or config.data_dir, progress=progress)
-    if recorded["dataset_checksum"] != data.checksum:
-        raise RunError(f"{path} was trained on other data than these ({config.dataset}): their checksums differ")
+    _refuse_other_data(run, data)
     network = load_network(path, data)
-    found = predictions(network, data.test.x, preprocess_of(config, data, progress))
+    found = predictions(network, data.test.x, preprocess_of(config, data, run.split, progress))
     wrong = found != data.test.y
     classes = {
         name: 100.0 * float(wrong[data.test.y == c].float().mean())
@@ -233,11 +236,17 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
 
 
-def _check_checkpoint(run: RunDirectory, state: dict[str, Any] | None, data: DataSet) -> None:
+def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
+    if run.split.dataset != data.checksum:
+        raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
+
+
+def _refuse_to_mix(run: RunDirectory, config: RunConfig, state: dict[str, Any] | None, data: DataSet) -> None:
+    if different := [key for key in run.config.differences(config) if key != "data_dir"]:
+        raise RunError(f"{run.path} was started with another {', '.join(different)}; resume it as it was")
     if run.finished:
         raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
-    if len(run.split.labelled) and int(run.split.labelled.max()) >= len(data.train):
-        raise RunError(f"{run.path} was trained on other data: its split points beyond the {len(data.train)} examples")
+    _refuse_other_data(run, data)
     if state is not None and state.get("format") != FORMAT:
         raise RunError(f"{run.checkpoint} was written by another version of advdrop; delete it to start the run again")
 

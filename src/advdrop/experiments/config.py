@@ -105,6 +105,7 @@ class ConvLarge(Network):
     sigma: NotNegative = Field(0.15, description="Gaussian noise on the input, in training")
     width: Positive = Field(1.0, description="factor on all numbers of filters")
     dropout: Share = Field(0.5, description="DROP probability after the poolings")
+    second_dropout: bool = Field(True, description="dropout after the second pooling too, which Table B.2 leaves out")
 
 
 class NetworkInNetwork(Network):
@@ -388,7 +389,9 @@ def _own(complaint: Mapping[str, Any]) -> bool:
 
 
 def _close(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, list(known), n=1)
+    known = list(known)
+    longer = [word for word in known if name and word.startswith(name)]  # vadd means vadd-kl, not sadd
+    found = longer or difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 

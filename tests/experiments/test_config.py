@@ -1,0 +1,311 @@
+import inspect
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from advdrop import vocabulary
+from advdrop.experiments import config as configuration
+from advdrop.experiments.config import TERMS, ConfigError, RunConfig, merged, overrides, parse_method
+from advdrop.experiments.recipes import DATASETS, resolve
+from advdrop.models.build import NETWORKS as BUILDERS
+
+SECTIONS = ("data", "network", "objective", "optimiser", "training", "engine")
+SHAPES = {"svhn": (3, 32, 32), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
+
+
+def resolved(*settings, dataset="mnist", **options):
+    shape = options.pop("shape", SHAPES.get(dataset, (1, 28, 28)))
+    return resolve(dataset, shape=shape, examples=5000, settings=overrides(settings), **options)
+
+
+def complaint(*settings, **options):
+    with pytest.raises(ConfigError) as error:
+        resolved(*settings, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def value(config, key):
+    for name in key.split("."):
+        config = config[name] if isinstance(config, dict) else getattr(config, name)
+    return config
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+@pytest.mark.parametrize("dataset", [*DATASETS, "my/täble.npz"])
+@pytest.mark.parametrize(("method", "labels"), [("dropout", 100), ("vadd-qe+vat", "all")])
+def test_what_is_dumped_is_read(tmp_path, preset, dataset, method, labels):
+    shape = (7,) if dataset not in DATASETS else SHAPES.get(dataset, (1, 28, 28))
+    config = resolve(
+        dataset, shape=shape, examples=5000, preset=preset, method=method, labels=labels, data_dir=tmp_path / "dätä"
+    )
+    path = tmp_path / "config.yaml"
+    path.write_bytes(config.dump().encode())
+    assert RunConfig.read(path) == config
+    assert set(yaml.safe_load(config.dump())) == set(RunConfig.model_fields)
+    for section in SECTIONS:  # nothing is left to a default of another version
+        written = yaml.safe_load(config.dump())[section]
+        assert set(written) == set(type(getattr(config, section)).model_fields)
+
+
+@pytest.mark.parametrize("name", configuration.NETWORKS)
+def test_a_networks_section_has_the_options_of_its_builder(name):
+    parameters = inspect.signature(BUILDERS[name]).parameters.values()
+    options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    section = configuration.NETWORKS[name]()
+    assert section.name == name
+    assert section.model_dump(exclude={"name", "p", "granularity"}) == options
+
+
+def test_every_network_but_the_autoencoder_has_a_section():
+    assert set(configuration.NETWORKS) == set(BUILDERS) - {"autoencoder"}
+
+
+CHOICES = {
+    "data.scaling": vocabulary.Scaling,
+    "data.padding": vocabulary.Padding,
+    "network.granularity": vocabulary.Granularity,
+    "network.norm": vocabulary.Norm,
+    "objective.order": vocabulary.Order,
+    "objective.ties": vocabulary.Ties,
+    "objective.scale": vocabulary.Scale,
+    "objective.budget": vocabulary.BudgetOf,
+    "objective.vadd_noise": vocabulary.Noise,
+    "objective.sadd_noise": vocabulary.Noise,
+    "objective.vat_noise": vocabulary.Noise,
+    "objective.at_noise": vocabulary.Noise,
+    "objective.at_norm": vocabulary.Ball,
+}
+
+
+@pytest.mark.parametrize(("key", "choices"), CHOICES.items(), ids=CHOICES)
+def test_choices_are_those_of_the_vocabulary(key, choices):
+    for choice in choices.__args__:
+        assert value(resolved(f"{key}={choice}", dataset="svhn"), key) == choice
+    assert complaint(f"{key}=sideways", dataset="svhn").startswith(f"{key} should be ")
+
+
+def test_moving_takes_passes_of_the_vocabulary():
+    every = vocabulary.PassName.__args__
+    assert resolved(f"objective.moving=[{','.join(every)}]").objective.moving == every
+    assert complaint("objective.moving=[clear]").startswith("objective.moving.0 should be 'labelled', 'clean'")
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("objectiv.delta=1", "objectiv (did you mean objective?)"),
+        ("data.zac=true", "data.zac (did you mean zca?)"),
+        ("network.kernal=1", "network.kernal (did you mean kernel?)"),
+        ("objective.vat_epsilom=1", "objective.vat_epsilom (did you mean vat_epsilon?)"),
+        ("optimiser.learning_rat=1", "optimiser.learning_rat (did you mean learning_rate?)"),
+        ("training.update=1", "training.update (did you mean updates?)"),
+        ("engine.precison=32", "engine.precison (did you mean precision?)"),
+        ("network.hidden=3", "network.hidden;"),  # another network's: no option here, and nothing close
+        ("mlp.hidden=3", "mlp;"),
+        ("engine.xyz=3", "engine.xyz;"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_one(setting, hint):
+    assert complaint(setting).startswith(f"there is no option {hint}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        (["objective.delta=1.5"], {}, "objective.delta should be less than or equal to 1, got 1.5"),
+        (["objective.delta=-0.1"], {}, "objective.delta should be greater than or equal to 0, got -0.1"),
+        (["objective.delta=.nan"], {}, "objective.delta should be a finite number, got nan"),
+        (["optimiser.learning_rate=.inf"], {}, "optimiser.learning_rate should be a finite number, got inf"),
+        (["optimiser.learning_rate=0"], {}, "optimiser.learning_rate should be greater than 0, got 0"),
+        (["objective.weights.vadd-kl=.nan"], {}, "objective.weights.vadd-kl should be a finite number, got nan"),
+        (["objective.weights.vadd-kl=-1"], {}, "objective.weights.vadd-kl should be greater than or equal to 0"),
+        (["objective.delta=much"], {}, "objective.delta should be a valid number"),
+        (["objective.delta=true"], {}, "objective.delta should be a number, got True"),
+        (["training.updates=yes"], {}, "training.updates should be a number, got True"),
+        (["objective.weights.vadd-kl=true"], {}, "objective.weights.vadd-kl should be a number, got True"),
+        (["training.updates=2.5"], {}, "training.updates should be a valid integer"),
+        (["training.updates=0"], {}, "training.updates should be greater than or equal to 1, got 0"),
+        (["training.unlabelled=-1"], {}, "training.unlabelled should be greater than or equal to 0"),
+        (["data.pad_crop=-1"], {}, "data.pad_crop should be greater than or equal to 0"),
+        (["data.zca=maybe"], {}, "data.zca should be a valid boolean"),
+        (["optimiser.beta1=1"], {}, "optimiser.beta1 should be less than 1, got 1"),
+        (["objective.sajjadi_passes=1"], {}, "objective.sajjadi_passes should be greater than or equal to 2"),
+        (["objective.temporal_momentum=1"], {}, "objective.temporal_momentum should be less than 1"),
+        (["engine.precision=64"], {}, "engine.precision should be '32', 'bf16-mixed' or '16-mixed', got '64'"),
+        (["network.name=mpl"], {}, "network.name is 'mpl', which is unknown (did you mean mlp?); there are mnist-cnn,"),
+        (["network=mlp"], {}, "network should be a valid dictionary"),
+        (["network=null"], {}, "network should be a valid dictionary"),
+        (["data=1"], {}, "data should be a valid dictionary"),
+        (["objective.ramped=[vatt]"], {}, "objective.ramped has 'vatt', which is unknown (did you mean vat?)"),
+        (
+            ["objective.weights.vat=1"],
+            {},
+            "objective.weights must have one weight for each term of vadd-kl: vadd-kl; got",
+        ),
+        (["engine.devices=3"], {}, "training.labelled=128 cannot be dealt out to 1 nodes with 3 devices in 1 parts"),
+        (["engine.accumulate=2", "engine.nodes=4", "training.unlabelled=20"], {}, "training.unlabelled=20 cannot be"),
+        ([], {"labels": "some"}, "labels must be a number of images or 'all', got 'some'"),
+        ([], {"labels": 0}, "labels must be a number of images or 'all', got 0"),
+        ([], {"labels": True}, "labels must be a number of images or 'all', got True"),
+        ([], {"labels": 2.5}, "labels must be a number of images or 'all', got 2.5"),
+        ([], {"seed": -1}, "seed should be greater than or equal to 0, got -1"),
+        ([], {"seed": 2**62}, f"seed should be less than {2**62}"),
+        ([], {"method": "vad-kl"}, "method has 'vad-kl', which is unknown (did you mean vadd-kl?); there are dropout,"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(settings, options, message):
+    assert complaint(*settings, **options).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "expected"),
+    [
+        ("optimiser.learning_rate=1e-4", "optimiser.learning_rate", 1e-4),  # YAML 1.1 reads text
+        ("objective.weights.vadd-kl=2", "objective.weights", {"vadd-kl": 2.0}),
+        ("training.updates=1_000", "training.updates", 1000),
+        ("data.zca=yes", "data.zca", True),
+        ("engine.precision=32", "engine.precision", "32"),
+        ("engine.precision=bf16-mixed", "engine.precision", "bf16-mixed"),
+        ("objective.ramped=[]", "objective.ramped", ()),
+        ("network={name: mlp, hidden: [5]}", "network.hidden", (5,)),
+        ("network.granularity=channel", "network.granularity", "channel"),
+    ],
+)
+def test_what_is_typed_becomes_what_is_meant(setting, key, expected):
+    assert value(resolved(setting), key) == expected
+
+
+def test_text_of_a_number_of_labels_is_a_number():
+    assert resolved(labels="20").labels == 20
+
+
+def test_what_is_missing_is_named():
+    whole = resolved().model_dump()
+    for key in ("dataset", "labels", "method", "preset", "seed", "data", "network", "objective", "training"):
+        with pytest.raises(ConfigError, match=f"^{key} is missing$"):
+            RunConfig.of({name: value for name, value in whole.items() if name != key})
+    with pytest.raises(ConfigError, match=r"^network\.name is missing; there are mnist-cnn"):
+        RunConfig.of({**whole, "network": {"p": 0.5}})
+    with pytest.raises(ConfigError, match=r"^objective\.moving is missing$"):
+        RunConfig.of(merged(whole, {"objective": {"weights": {"vadd-kl": 1}}}) | {"objective": {"weights": {}}})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [", "is not YAML: while parsing"),
+        (b"\x00", "is not YAML"),
+        (b"\xff\xff", "is not YAML"),
+        (b"", "holds no configuration"),
+        (b"- 1", "holds no configuration"),
+        (b"datset: mnist", "there is no option datset (did you mean dataset?)|dataset is missing"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        RunConfig.read(tmp_path / "config.yaml")
+    assert any(part in str(error.value) for part in message.split("|"))
+    assert "\n" not in str(error.value)
+
+
+def test_a_configuration_does_not_change():
+    config = resolved()
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 1
+    with pytest.raises(ValueError, match="frozen"):
+        config.objective.delta = 0.1
+
+
+@pytest.mark.parametrize(
+    ("method", "terms"),
+    [
+        ("dropout", ("dropout",)),
+        ("vadd-kl", ("vadd-kl",)),
+        (" VAdD_QE+vat ", ("vadd-qe", "vat")),
+        ("vat + pi+entropy", ("vat", "pi", "entropy")),
+    ],
+)
+def test_a_method_is_a_sum_of_terms(method, terms):
+    assert parse_method(method) == terms
+    assert resolved(method=method).method == "+".join(terms)
+
+
+def test_every_term_is_a_method():
+    assert {parse_method(term) for term in TERMS} == {(term,) for term in TERMS}
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("", "method has '', which is unknown"),
+        ("vat+", "method has ''"),
+        ("vadd", r"method has 'vadd', which is unknown \(did you mean vadd-"),
+        ("vat+pi+VAT", "has vat twice; set its weight instead"),
+        ("dropout+vat", "dropout is the method without any term"),
+    ],
+)
+def test_a_method_that_is_none_is_refused(method, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_method(method)
+
+
+def test_overrides_are_nested_values_in_yaml():
+    settings = ["a.b=1", "a.c.d=[1, x]", "e=", "f=a=b", " g =true", "a.b=2"]
+    assert overrides(settings) == {"a": {"b": 2, "c": {"d": [1, "x"]}}, "e": None, "f": "a=b", "g": True}
+    assert overrides([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["objective.delta"], "--set takes KEY=VALUE, such as objective.delta=0.01; got 'objective.delta'"),
+        (["=1"], "--set takes KEY=VALUE"),
+        (["a=1", "a.b=2"], "--set a.b=2: a was given a value before"),
+        (["a=[1"], r"--set a=\[1: '\[1' is not a value"),
+    ],
+)
+def test_overrides_refuse(settings, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        overrides(settings)
+
+
+def test_later_layers_win_key_by_key():
+    first, second, third = (
+        {"a": {"b": 1, "c": {"d": 2}}, "e": 3},
+        {"a": {"c": {"f": 4}}, "e": {"g": 5}},
+        {"a": {"b": 6}},
+    )
+    assert merged(first, second, third) == {"a": {"b": 6, "c": {"d": 2, "f": 4}}, "e": {"g": 5}}
+    assert first == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert merged({"a": {"b": 1}}, {"a": 2}) == {"a": 2}
+    assert merged() == {}
+
+
+def test_differences_name_each_key_once():
+    config = resolved()
+    assert config.differences(config) == []
+    assert config.differences(resolved("objective.delta=0.1", "data.flip=true", seed=3)) == [
+        "data.flip",
+        "objective.delta",
+        "seed",
+    ]
+    assert config.differences(resolved("network.name=mlp")) == [
+        "network.dropout",
+        "network.hidden",
+        "network.kernel",
+        "network.name",
+    ]
+    assert resolved(method="vat").differences(resolved(method="vadd-kl")) == [
+        "method",
+        "objective.weights.vadd-kl",
+        "objective.weights.vat",
+    ]
+
+
+def test_the_configuration_imports_no_torch():
+    code = "import sys, advdrop.experiments.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,9 +2,10 @@
 
 import json
 import re
+import resource
 import subprocess
 import sys
-import time
+import warnings
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ TINY = [
 def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ADVDROP_DATA", raising=False)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
 
 
 def advdrop_says(capsys, *typed):
@@ -34,11 +36,15 @@ def advdrop_says(capsys, *typed):
 
 
 def test_help_answers_in_half_a_second_and_knows_every_command():
+    def spent():  # seconds of the processor and not of the clock, which other processes slow down
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = spent()
         done = subprocess.run([sys.executable, "-m", "advdrop", "--help"], capture_output=True, text=True, check=True)
-        times.append(time.perf_counter() - start)
+        times.append(spent() - start)
     assert all(command in done.stdout for command in ("train", "compare", "evaluate", "show", "data"))
     assert min(times) < 0.5, times
 
@@ -80,6 +86,10 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --set network.name=resnet", "network.name is 'resnet', which is unknown"),
         ("train --set labels=3", "labels is not set with --set: it has an option of its own, --labels"),
         ("train --set delta", "--set takes KEY=VALUE"),
+        ("train --set network.kernel=2", "kernel must be odd, got 2"),
+        ("train --set engine.accelerator=quantum", "invalid accelerator name"),
+        ("train --set engine.accelerator=tpu", "engine: "),
+        ("train --dataset digits --set network.name=conv-large", "conv-large"),
         ("train --dataset mnits", "did you mean 'mnist'?"),
         ("train --dataset broken.npz", "broken.npz"),
         ("train --devices 3", "take a multiple of 3"),

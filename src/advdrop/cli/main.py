@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in typed
+    warnings.formatwarning = lambda message, *_, **__: f"advdrop: {message}\n"
     try:
         return _dispatch(_parse(typed))
     except SystemExit as stop:  # --help, and Lightning after a second Ctrl-C
@@ -36,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error) or type(error).__name__, 2, debug)
     except RuntimeError as error:
         return _complain(str(error), 130 if type(error).__name__ == "StoppedError" else 1, debug)
+    except Exception as error:  # whatever else a package may throw: its name may help to find it
+        return _complain(f"{type(error).__name__}: {error}", 1, debug)
 
 
 def _parse(typed: list[str]) -> BaseModel:

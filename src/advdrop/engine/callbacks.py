@@ -41,7 +41,7 @@ class Recorder(Callback):
         evaluate: Callable[[], dict[str, float]],
         state: dict[str, Any] | None = None,
     ) -> None:
-        self.run, self.progress, self.evaluate, self._resumed = run, progress, evaluate, state
+        self.run, self.progress, self.evaluate, self.state = run, progress, evaluate, state
         self.done: int = state["update"] if state else 0
         self.rows: list[Row] = state["rows"] if state else []
         self.seconds: float = state["seconds"] if state else 0.0
@@ -53,10 +53,10 @@ class Recorder(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take up the checkpoint, listen for Ctrl-C."""
         assert isinstance(pl_module, Training)
-        if self._resumed is not None:
-            pl_module.load_state(self._resumed)
-            pl_module.tally.load_state_dict(self._resumed["tallies"][trainer.global_rank])
-            self._resumed = None
+        if self.state is not None:
+            pl_module.load_state(self.state)
+            pl_module.tally.load_state_dict(self.state["tallies"][trainer.global_rank])
+            self.state = None
         if threading.current_thread() is threading.main_thread():  # only there may signals be caught
             self._handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         self._mark = self._saved_at = time.monotonic()

@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -29,7 +31,7 @@ from advdrop.engine.evaluate import error_percent, predictions
 from advdrop.engine.module import DivergedError, Training
 from advdrop.engine.progress import Progress
 from advdrop.engine.rundir import RunDirectory, RunError
-from advdrop.experiments.config import RunConfig
+from advdrop.experiments.config import ConfigError, RunConfig
 from advdrop.experiments.methods import network_of, objective_of
 from advdrop.files import cache_folder, written
 from advdrop.randomness import borrowed_noise, derived_seed
@@ -66,49 +68,38 @@ def train(
     """
     main = process_rank() == 0
     data = data if data is not None else load(config.dataset, config.data_dir, progress=progress and main)
+    run = RunDirectory.open(path) if resume else RunDirectory(Path(path))
+    split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     if resume:
-        run = RunDirectory.open(path)
-        split, state = run.split, run.load_checkpoint()
         _refuse_to_mix(run, config, state, data)
-    else:
-        split, state = split_of(config, data), None
-        run = RunDirectory.create(path, config, split, force) if main else RunDirectory(Path(path))
-    with run.locked() if main else nullcontext(), borrowed_noise(torch.device("cpu")):
+    elif main:
+        run.refuse_to_replace(force)
+    # Whatever can be wrong with a configuration shows here, before there is anything to leave behind.
+    with borrowed_noise(torch.device("cpu")), _quiet():
         preprocess = preprocess_of(config, data, split, progress and main)
         torch.manual_seed(derived_seed(config.seed, "initialisation"))
         network = network if network is not None else network_of(config, data.shape, len(data.classes))
         objective = objective_of(config, len(data.train), len(data.classes))
         module = Training(config, network, objective, data.train, split, preprocess, augments_of(config, augment))
-
-        def evaluate() -> dict[str, float]:
-            held = Examples(data.train.x[split.validation], data.train.y[split.validation])
-            parts = {"validation/error_percent": held, "test/error_percent": data.test}
-            return {key: error_percent(network, part, preprocess) for key, part in parts.items() if len(part)}
-
-        updates = config.training.updates
-        done = state["update"] if state else 0
-        bar = Progress(updates, done, name or Path(path).name, show=progress and main)
+        evaluate = partial(_errors, network, data, split, preprocess)
+        bar = Progress(
+            config.training.updates, state["update"] if state else 0, name or run.path.name, show=progress and main
+        )
         recorder = Recorder(run, bar, evaluate, state)
-        _fit(config, module, recorder, run, done)
-        if not main:
-            return {}
-        if recorder.done < updates:
-            raise StoppedError(
-                f"stopped after update {recorder.done} of {updates}; go on with: advdrop train --resume {path}"
-            )
-        with written(run.model) as file:
-            file.write(save(weights_of(network), metadata={"config": config.dump()}))
-        result = _result(config, data, network, recorder)
-        run.write_result(result)
-        return result
+        trainer = _trainer(config, recorder, run)
+        if main and not resume:
+            run = RunDirectory.create(run.path, config, split, force)
+        with run.locked() if main else nullcontext():
+            _fit(config, trainer, module, recorder)
+            if not main:
+                return {}
+            return _finish(config, run, data, network, recorder)
 
 
-def _fit(config: RunConfig, module: Training, recorder: Recorder, run: RunDirectory, done: int) -> None:
-    """The updates that are left, by Lightning."""
+def _trainer(config: RunConfig, recorder: Recorder, run: RunDirectory) -> Trainer:
     engine = config.engine
-    steps = range(done * engine.accumulate, config.training.updates * engine.accumulate)
-    with _quiet():
-        trainer = Trainer(
+    try:
+        return Trainer(
             accelerator=engine.accelerator,
             devices=engine.devices,
             num_nodes=engine.nodes,
@@ -124,15 +115,44 @@ def _fit(config: RunConfig, module: Training, recorder: Recorder, run: RunDirect
             enable_model_summary=False,
             use_distributed_sampler=False,
         )
-        try:
-            if len(steps):
-                trainer.fit(module, steps)
-            else:  # stopped after the last update and before the result was written
-                assert recorder._resumed is not None
-                module.network.load_state_dict(recorder._resumed["network"])
-        except DivergedError as error:
-            good = f"the last good checkpoint is {run.checkpoint}" if run.checkpoint.is_file() else ""
-            raise DivergedError(error.update, error.reason, good) from None
+    except (MisconfigurationException, ImportError, RuntimeError) as error:
+        raise ConfigError(f"engine: {error}") from None
+
+
+def _fit(config: RunConfig, trainer: Trainer, module: Training, recorder: Recorder) -> None:
+    """The updates that are left."""
+    parts, state = config.engine.accumulate, recorder.state
+    if state is not None and recorder.done == config.training.updates:
+        module.network.load_state_dict(state["network"])  # stopped after the last update and before the result
+        return
+    try:
+        trainer.fit(module, range(recorder.done * parts, config.training.updates * parts))
+    except DivergedError as error:
+        kept = recorder.run.checkpoint
+        good = f"the last good checkpoint is {kept}" if kept.is_file() else ""
+        raise DivergedError(error.update, error.reason, good) from None
+
+
+def _finish(
+    config: RunConfig, run: RunDirectory, data: DataSet, network: nn.Module, recorder: Recorder
+) -> dict[str, Any]:
+    """The weights and the result, which comes last: a run that has it is whole."""
+    if recorder.done < config.training.updates:
+        raise StoppedError(
+            f"stopped after update {recorder.done} of {config.training.updates}; "
+            f"go on with: advdrop train --resume {run.path}"
+        )
+    with written(run.model) as file:
+        file.write(save(weights_of(network), metadata={"config": config.dump()}))
+    result = _result(config, data, network, recorder)
+    run.write_result(result)
+    return result
+
+
+def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:
+    held = Examples(data.train.x[split.validation], data.train.y[split.validation])
+    parts = {"validation/error_percent": held, "test/error_percent": data.test}
+    return {key: error_percent(network, part, preprocess) for key, part in parts.items() if len(part)}
 
 
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:

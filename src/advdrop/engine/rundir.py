@@ -36,11 +36,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config: RunConfig, split: LabelSplit, force: bool = False) -> RunDirectory:
         """Make a new run; nothing that exists is touched, unless ``force`` says to replace a run."""
-        path = Path(path)
-        if path.exists() and not force:
-            raise RunError(f"{path} exists; resume it (--resume {path}), replace it (--force) or give another name")
-        if path.exists() and not (path / "config.yaml").is_file():
-            raise RunError(f"{path} exists and is not a run (it has no config.yaml), so --force will not replace it")
+        cls(path).refuse_to_replace(force)
         part, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
         try:
             part.mkdir(parents=True)
@@ -61,6 +57,15 @@ class RunDirectory:
         if not (path / "config.yaml").is_file():
             raise RunError(f"{path} is not a run: it has no config.yaml")
         return cls(path)
+
+    def refuse_to_replace(self, force: bool) -> None:
+        """An error if there is something in the way, unless it is a run and ``force`` says to replace it."""
+        if self.path.exists() and not force:
+            raise RunError(
+                f"{self.path} exists; resume it (--resume {self.path}), replace it (--force) or give another name"
+            )
+        if self.path.exists() and not (self.path / "config.yaml").is_file():
+            raise RunError(f"{self.path} is not a run (it has no config.yaml), so --force will not replace it")
 
     @property
     def config(self) -> RunConfig:

@@ -222,7 +222,7 @@ def test_data_list_and_check(capsys):
     assert code == 0
     assert re.search(r"\| mnist5k +\| 1x28x28 \| 4,000 +\| 1,000 ", out)
     assert "advdrop data get cifar10" in out
-    assert "looked for in nowhere" in out
+    assert "Looked for in nowhere" in out
     code, out, _ = advdrop_says(capsys, "data", "check", "digits")
     assert code == 0
     assert "10 classes" in out

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from advdrop.data import DataError
+from advdrop.data import DataError, sources
 from advdrop.data.download import RemoteFile
 from advdrop.data.sources import SOURCES, check, data_folder, from_torch, get, load, missing
 
@@ -373,3 +373,14 @@ def test_from_torch_shows_progress_when_asked(capsys):
     assert capsys.readouterr().err == ""
     from_torch(good, good, progress=True)
     assert "custom: training: 100%" in capsys.readouterr().err
+
+
+def test_a_download_that_fails_leaves_no_empty_folder(tmp_path, monkeypatch):
+    def fail(file, folder, **_):
+        folder.mkdir(parents=True)
+        raise DataError("no network")
+
+    monkeypatch.setattr(sources, "fetch", fail)
+    with pytest.raises(DataError, match="no network"):
+        sources.get("mnist", tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []

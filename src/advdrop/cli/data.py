@@ -22,15 +22,15 @@ def run(options: DataList | DataGet | DataCheck) -> int:
 
 def overview(data_dir: Path | None) -> str:
     """A row for each source, and where its files are looked for."""
-    rows = []
+    rows, notes = [], []
     for source in SOURCES.values():
         lacking = missing(source.name, data_dir)
         state = "comes with it" if not source.files else "here" if not lacking else f"advdrop data get {source.name}"
         train, test = (f"{count:,}" for count in source.counts)
-        shape = "x".join(map(str, source.shape))
-        rows.append([source.name, shape, train, test, state, source.description, source.licence])
-    head = ["name", "shape", "training", "test", "state", "what it is", "terms"]
-    return f"{table(head, rows)}\nlooked for in {data_folder(data_dir)} (--data-dir, ADVDROP_DATA)"
+        rows.append([source.name, "x".join(map(str, source.shape)), train, test, state])
+        notes.append(f"{source.name}: {source.description}. Terms: {source.licence}.")
+    where = f"Looked for in {data_folder(data_dir)} (--data-dir, ADVDROP_DATA)."
+    return "\n".join([table(["name", "shape", "training", "test", "state"], rows), where, "", *notes])
 
 
 def inspect(dataset: str, data_dir: Path | None) -> str:

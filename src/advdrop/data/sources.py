@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import gzip
 import os
-from collections.abc import Callable, Sized
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from advdrop.data.download import RemoteFile, fetch, matches
@@ -22,10 +22,8 @@ from advdrop.data.readers import (
     CIFAR_BATCHES,
     Array,
     Pair,
-    RawPart,
-    build,
     every_fifth,
-    image_pixels,
+    from_torch,
     read_cifar,
     read_idx_pair,
     read_images,
@@ -129,6 +127,7 @@ def get(name: str, data_dir: Path | str | None = None, *, download: bool = True,
     if found := _find(source, base):
         return found[0]
     folder = base / source.folders[0]
+    new = [path for path in (folder, base) if not path.exists()]
     error = None
     if download:
         mirror = os.environ.get("ADVDROP_MIRROR", "")
@@ -140,6 +139,9 @@ def get(name: str, data_dir: Path | str | None = None, *, download: bool = True,
             return folder
         except DataError as reason:
             error = reason
+            for path in new:
+                with suppress(OSError):  # a part that can be resumed stays, and so does its folder
+                    path.rmdir()
     raise DataError(
         f"{name} needs {', '.join(missing(name, base))}, which are not in {base} or {folder}; "
         + (f"{error}; " if error else "downloading was not allowed; ")
@@ -225,54 +227,6 @@ def _read(source: Source, folder: Path) -> DataSet:
             f"not {source.opening}; choose another data folder"
         )
     return DataSet(source.name, train, test, source.classes)
-
-
-# ------------------------------------------------------------------------------------------------------ torch datasets
-
-
-def from_torch(train: Dataset[Any], test: Dataset[Any], *, name: str = "custom", progress: bool = False) -> DataSet:
-    """A data set from two map-style torch datasets of pairs (x, y).
-
-    Args:
-        train: pairs of a tensor, an array or a Pillow image, all of one shape, and a label: an integer or text, ``-1``
-            or ``""`` for none. `features` says what becomes of x. If it has ``classes``, as those of torchvision do,
-            labels are positions in them.
-        test: the same, all of it labelled.
-        name: of the data set.
-        progress: show a progress bar on stderr.
-    """
-    first, second = _collect(f"{name}: training", train, progress), _collect(f"{name}: test", test, progress)
-    data = build(name, first, second)
-    names = getattr(train, "classes", None)
-    if names is None or first.y.dtype.kind != "i":
-        return data
-    y_train, y_test = (torch.from_numpy(part.y.astype(np.int64)) for part in (first, second))
-    return DataSet(name, Examples(data.train.x, y_train), Examples(data.test.x, y_test), tuple(map(str, names)))
-
-
-def _collect(where: str, data: Dataset[Any], progress: bool) -> RawPart:
-    from tqdm import tqdm
-
-    xs: list[Array] = []
-    ys: list[Any] = []
-    for i in tqdm(range(len(cast(Sized, data))), desc=where, disable=not progress):
-        x, y = data[i]
-        xs.append(_as_array(x))
-        ys.append(y.item() if isinstance(y, Tensor) else y)
-        if xs[i].shape != xs[0].shape:
-            raise DataError(
-                f"{where} example {i} has the shape {xs[i].shape}, the first {xs[0].shape}; make them alike"
-            )
-    if not xs:
-        raise DataError(f"{where}: has no examples")
-    return RawPart(where, np.stack(xs), np.array(ys))
-
-
-def _as_array(x: Any) -> Array:
-    if isinstance(x, Tensor):
-        return x.detach().cpu().numpy()
-    # Pillow is not needed to see that something is one of its images.
-    return image_pixels(x) if hasattr(x, "getbands") else np.atleast_1d(np.asarray(x))
 
 
 # ------------------------------------------------------------------------------------------------- the named data sets

@@ -1,8 +1,8 @@
 """What the engine adds to an epoch: `advdrop train` against the same updates in a bare loop.
 
 Both take turns in one process. An epoch of the engine is timed from the end of one row of metrics to the end of the
-next: Lightning, the schedules, the measurements of the search, the metrics file and due checkpoints are in it. Neither
-side evaluates.
+next: Lightning, the schedules, the measurements of the search and the metrics file are in it. Neither side evaluates,
+and the epoch is too short for a checkpoint to fall due, of which a run writes one in 30 seconds.
 
     python benchmarks/engine.py [--json FILE] [--rounds 7] [--updates 20]
 """
@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from advdrop.data.batches import Batches
 from advdrop.data.examples import DataSet
 from advdrop.data.sources import load
+from advdrop.engine.module import batches_of
 from advdrop.engine.run import augments_of, preprocess_of, split_of, train
 from advdrop.engine.rundir import RunDirectory
 from advdrop.experiments.config import RunConfig
@@ -43,15 +43,8 @@ def bare_epoch(config: RunConfig, data: DataSet, updates: int) -> float:
     network = network_of(config, data.shape, len(data.classes))
     objective = objective_of(config, len(data.train), len(data.classes))
     split = split_of(config, data)
-    unlabelled = 0 if config.method == "dropout" else config.training.unlabelled
-    batches = Batches(
-        data.train,
-        split,
-        config.training.labelled,
-        unlabelled,
-        preprocess_of(config, data, split),
-        augments_of(config),
-    )
+    preprocess = preprocess_of(config, data, split)
+    batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
     optimiser = torch.optim.Adam(network.parameters())
     start = 0.0
     for update in range(2 * updates):

@@ -86,11 +86,17 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --set network.name=resnet", "network.name is 'resnet', which is unknown"),
         ("train --set labels=3", "labels is not set with --set: it has an option of its own, --labels"),
         ("train --set delta", "--set takes KEY=VALUE"),
+        ("train mnist", "mnist would be the name of the run; did you mean --dataset mnist?"),
+        ("train vadd-kl", "did you mean --method vadd-kl?"),
+        ("train --updates 9 --set training.updates=8", "--updates and --set training.updates are the same"),
+        ("train --dataset digits --set data.pad_crop=9", "nothing to reflect in images of 8×8"),
+        ("train --set objective.search=iterated --set objective.order=smallest", "are for the first-order search"),
+        ("compare --methods vadd-kl,VADD-KL", "--methods has one of them twice"),
         ("train --set network.kernel=2", "kernel must be odd, got 2"),
         ("train --set engine.accelerator=quantum", "invalid accelerator name"),
         ("train --set engine.accelerator=tpu", "engine: "),
         ("train --dataset digits --set network.name=conv-large", "conv-large"),
-        ("train --dataset mnits", "did you mean 'mnist'?"),
+        ("train --dataset mnits", "did you mean mnist?"),
         ("train --dataset broken.npz", "broken.npz"),
         ("train --devices 3", "take a multiple of 3"),
         ("train --resume nowhere", "nowhere is not a run: it has no config.yaml"),
@@ -115,6 +121,14 @@ def test_a_mistake_is_one_line_exit_code_2_and_nothing_left_behind(typed, said, 
     assert "Traceback" not in err
     assert out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["broken.npz"]
+
+
+def test_the_environment_is_no_option(capsys, monkeypatch):
+    monkeypatch.setenv("VERSION", "1")
+    monkeypatch.setenv("TRAIN", "1")
+    code, out, _ = advdrop_says(capsys, "data", "list", "--data-dir", "nowhere")
+    assert code == 0
+    assert "mnist5k" in out
 
 
 def test_debug_shows_the_traceback(capsys):
@@ -170,6 +184,17 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     assert "vadd_kl/flips" in out
     code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/mine")
     assert out.count("finished") == 2
+    main(["train", "--out", "runs/group/other one", *TINY, "--quiet", "--method", "dropout"])
+    code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/group")
+    assert "other one" in out
+    (tmp_path / "runs" / "mine" / "model.safetensors").write_bytes(b"cut off")
+    code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
+    assert code == 2
+    assert "runs/mine/model.safetensors cannot be read" in err
+    (tmp_path / "runs" / "mine" / "split.npz").write_bytes(b"PK")
+    code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
+    assert code == 2
+    assert "runs/mine/split.npz cannot be read" in err
 
 
 def test_compare_uses_one_split_for_all_methods_and_keeps_what_is_done(capsys, tmp_path):
@@ -202,7 +227,7 @@ def test_compare_dry_run_estimates(capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_your_own_half_labelled_npz_trains(capsys, tmp_path):
+def test_your_own_half_labelled_npz_trains(capsys, tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
     y = np.arange(90) % 3
     x = (np.eye(3)[y] * 3 + draw.normal(size=(90, 3))).astype(np.float32)
@@ -213,7 +238,13 @@ def test_your_own_half_labelled_npz_trains(capsys, tmp_path):
     assert (code, err) == (0, "")
     split = RunDirectory.open(tmp_path / "runs" / "own-all-vadd-kl-0").split
     assert (len(split.labelled), len(split.unlabelled)) == (60, 90)
-    code, out, _ = advdrop_says(capsys, "data", "check", "own.npz")
+    monkeypatch.chdir(tmp_path / "runs")  # a run knows where its data are
+    code, out, err = advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0")
+    assert (code, err) == (0, "")
+    (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
+    assert advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0")[0] == 2
+    assert advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0", "--dataset", "../moved.npz")[0] == 0
+    code, out, _ = advdrop_says(capsys, "data", "check", "../moved.npz")
     assert "90 training examples of (3,), 60 of them labelled" in out
 
 
@@ -229,11 +260,31 @@ def test_data_list_and_check(capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(StoppedError("stopped after update 3"), 130), (RuntimeError("broke"), 1), (OSError("full"), 2)]
+    ("error", "code"),
+    [
+        (StoppedError("stopped after update 3"), 130),
+        (RuntimeError("broke"), 1),
+        (OSError("full"), 2),
+        (SystemExit(), 130),
+        (KeyboardInterrupt(), 130),
+    ],
 )
 def test_what_goes_wrong_on_the_way_has_its_own_code(error, code, capsys, monkeypatch):
     def fail(_):
         raise error
 
     monkeypatch.setattr("advdrop.cli.show.run", fail)
-    assert advdrop_says(capsys, "show", "x") == (code, "", f"advdrop: {error}\n")
+    found, out, err = advdrop_says(capsys, "show", "x")
+    assert (found, out) == (code, "")
+    assert err.startswith(f"advdrop: {error}" if str(error) else "advdrop: stopped")
+    assert err.count("\n") == 1
+
+
+def test_a_method_that_diverges_does_not_stop_the_comparison(capsys):
+    wild = ["--set", "optimiser.learning_rate=1e30", "--set", "optimiser.ramp_down=0", "--updates", "12"]
+    typed = [part for part in TINY if part not in ("--updates", "4")]
+    code, out, err = advdrop_says(capsys, "compare", *typed, *wild, "--methods", "dropout,vadd-kl", "--quiet")
+    assert code == 1
+    assert re.search(r"\| dropout +\| diverged", out)
+    assert re.search(r"\| vadd-kl +\| diverged", out)
+    assert "[2/2] vadd-kl, seed 0: update" in err

@@ -306,13 +306,13 @@ def test_a_folder_called_like_a_source_needs_a_dot(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("asked", "meant"), [("minst", "mnist"), ("CIFAR10", "cifar10"), ("fashion", "fashion-mnist")])
 def test_did_you_mean(asked, meant):
     for function in (load, missing, check, get):
-        with pytest.raises(DataError, match=f"no data set '{asked}'; did you mean '{meant}'"):
+        with pytest.raises(DataError, match=rf"no data set '{asked}' \(did you mean {meant}\?\)"):
             function(asked)
 
 
 def test_an_unknown_name_gets_the_list():
     with pytest.raises(
-        DataError, match=r"no data set '/no/such/thing', and no such path\. There are mnist5k, digits, mnist,"
+        DataError, match=r"no data set '/no/such/thing', and no such path; there are mnist5k, digits, mnist,"
     ):
         load("/no/such/thing")
 

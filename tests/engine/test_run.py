@@ -15,24 +15,23 @@ from advdrop.engine import run as engine_run
 from advdrop.engine.module import DivergedError, Training
 from advdrop.engine.run import StoppedError, preprocess_of, split_of
 from advdrop.engine.rundir import RunError
-from advdrop.experiments.config import parse_method
-from advdrop.experiments.methods import network_of, objective_of
+from advdrop.experiments.methods import network_of
 from advdrop.randomness import derived_seed
 from runs import rings, tiny
 
-METHODS = (
-    "dropout",
-    "at",
-    "vat",
-    "pi",
-    "temporal",
-    "sajjadi",
-    "sadd",
-    "vadd-kl",
-    "vadd-qe",
-    "vadd-kl+vat",
-    "vadd-qe+vat",
-)
+COLUMNS = {
+    "dropout": ["cross_entropy"],
+    "at": ["cross_entropy", "at"],
+    "vat": ["cross_entropy", "vat"],
+    "pi": ["cross_entropy", "pi_model"],
+    "temporal": ["cross_entropy", "temporal_ensembling"],
+    "sajjadi": ["cross_entropy", "transformation_stability", "mutual_exclusivity"],
+    "sadd": ["cross_entropy", "sadd_cross_entropy"],
+    "vadd-kl": ["cross_entropy", "vadd_kl"],
+    "vadd-qe": ["cross_entropy", "vadd_qe"],
+    "vadd-kl+vat": ["cross_entropy", "vadd_kl", "vat"],
+    "vadd-qe+vat": ["cross_entropy", "vadd_qe", "vat"],
+}
 
 
 def run(path, *settings, data=None, method="vadd-kl", labels=12, **options):
@@ -133,7 +132,7 @@ def test_the_engine_computes_what_a_bare_loop_computes(tmp_path):
     assert all(torch.equal(saved[name], value) for name, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COLUMNS)
 def test_every_named_method_trains_and_resumes_bit_by_bit(method, tmp_path, monkeypatch):
     run(tmp_path / "whole", method=method)
     with monkeypatch.context() as patch:
@@ -144,11 +143,8 @@ def test_every_named_method_trains_and_resumes_bit_by_bit(method, tmp_path, monk
     torch.manual_seed(99)  # nothing depends on where the global generator stands
     run(tmp_path / "cut", method=method, resume=True)
     same_run(tmp_path / "whole", tmp_path / "cut")
-    terms = {"cross_entropy" if term == "dropout" else term.replace("-", "_") for term in parse_method(method)}
-    assert all(
-        any(term in name for name in RunDirectory(tmp_path / "cut").metrics()[0])
-        for term in terms - {"pi", "temporal", "sajjadi", "sadd"}
-    )
+    columns = {name for name in RunDirectory(tmp_path / "cut").metrics()[0] if name.startswith("train/")}
+    assert columns == {"train/loss", *(f"train/{name}" for name in COLUMNS[method])}
 
 
 @pytest.mark.parametrize("update", [0, 1, 3, 4, 11])
@@ -191,9 +187,9 @@ def test_batch_norm_statistics_are_resumed(tmp_path, monkeypatch):
 
 
 def test_accumulated_parts_are_the_whole_batch(tmp_path):
-    quiet = ("network.dropout=0", "network.p=0", "objective.vadd_noise=shared", "training.updates=4")
+    quiet = ("network.dropout=0", "network.p=0", "engine.clip=0.01")
     for name, parts in (("one", 1), ("two", 2)):
-        run(tmp_path / name, *quiet, f"engine.accumulate={parts}", method="dropout")
+        run(tmp_path / name, *quiet, f"engine.accumulate={parts}", method="sadd+temporal")
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in one)
 
@@ -347,6 +343,52 @@ def test_two_processes_cannot_train_one_run(tmp_path, monkeypatch):
         run(tmp_path / "r", resume=True)
 
 
+def test_a_run_that_is_being_trained_is_not_taken_away_by_force(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r")
+    with RunDirectory(tmp_path / "r").locked(), pytest.raises(RunError, match="another process"):
+        run(tmp_path / "r", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+    assert RunDirectory(tmp_path / "r").load_checkpoint()["update"] == 2
+
+
+def test_your_own_network_and_augmentation_are_remembered(tmp_path, monkeypatch):
+    def own():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(6, 8), AdversarialDropout(0.5, 0.3), nn.Linear(8, 3))
+
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r", network=own())
+    with pytest.raises(RunError, match="was started with your own network"):
+        run(tmp_path / "r", resume=True)
+    assert run(tmp_path / "r", network=own(), resume=True)["network"] == "own"
+    with pytest.raises(RunError, match="a network of your own"):
+        load_network(tmp_path / "r", rings())
+
+
+def test_a_result_names_every_commit_it_was_computed_by(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_run, "commit", lambda: "first")
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r")
+    monkeypatch.setattr(engine_run, "commit", lambda: "second")
+    result = run(tmp_path / "r", resume=True)
+    assert result["commit"] == "second"
+    assert [origin["commit"] for origin in result["earlier"]] == ["first"]
+
+
+def test_more_processes_than_were_asked_for_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes were started for 1; say so with --devices"):
+        run(tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         killed_at(patch, 2)
@@ -355,16 +397,3 @@ def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
     (tmp_path / "r" / "last.ckpt").write_bytes(b"not a checkpoint")
     with pytest.raises(RunError, match=r"last.ckpt cannot be read .*; delete it to start the run again"):
         run(tmp_path / "r", resume=True)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_objectives_have_the_terms_and_the_weights_of_their_names(method):
-    config = tiny(method=method)
-    objective = objective_of(config, 60, 3)
-    names = [term.name for _, term in objective.parts]
-    assert names[0] == "cross_entropy"
-    weights = {name: factors for name, (factors, _) in objective.named_parts().items()}
-    if "vadd_kl" in weights:
-        assert weights["vadd_kl"][0] == Ramp(1.0, 0.3)
-    if "vat" in weights:
-        assert weights["vat"] == (1.0,)

@@ -65,12 +65,12 @@ def test_the_default_suits_the_shape(shape, name):
     assert build(name, None, shape, 2).eval()(torch.randn(1, *shape)).shape == (1, 2)
 
 
-EVERY = "There are mnist-cnn, conv-large, network-in-network, all-cnn, highway, mlp, autoencoder"
+EVERY = "there are mnist-cnn, conv-large, network-in-network, all-cnn, highway, mlp, autoencoder"
 
 
 @pytest.mark.parametrize(
     ("name", "guess"),
-    [("conv_large", ", did you mean 'conv-large'?"), ("highways", ", did you mean 'highway'?"), ("qqq", ".")],
+    [("conv_large", " (did you mean conv-large?);"), ("highways", " (did you mean highway?);"), ("qqq", ";")],
 )
 def test_an_unknown_network_is_refused_with_the_known_ones(name, guess):
     with pytest.raises(ValueError, match=f"^{re.escape(f'there is no network {name!r}{guess} {EVERY}')}$"):
@@ -80,10 +80,14 @@ def test_an_unknown_network_is_refused_with_the_known_ones(name, guess):
 @pytest.mark.parametrize(
     ("name", "option", "message"),
     [
-        ("conv-large", "widht", "'widht', did you mean 'width'? It has norm, momentum, top_bn, sigma, width, dropout"),
-        ("mnist-cnn", "norm", "'norm'. It has kernel"),
-        ("mlp", "kernel", "'kernel'. It has hidden, dropout"),
-        ("autoencoder", "classes_", "'classes_'. It has hidden"),
+        (
+            "conv-large",
+            "widht",
+            "'widht' (did you mean width?); it has norm, momentum, top_bn, sigma, width, dropout, second_dropout",
+        ),
+        ("mnist-cnn", "norm", "'norm'; it has kernel"),
+        ("mlp", "kernel", "'kernel'; it has hidden, dropout"),
+        ("autoencoder", "classes_", "'classes_'; it has hidden"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_known_ones(name, option, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from advdrop.cli.prepare import config_of, dataset_of
 from advdrop.cli.table import table
 from advdrop.data.examples import DataSet
 from advdrop.engine.estimate import estimate
+from advdrop.engine.module import DivergedError
 from advdrop.engine.progress import duration
-from advdrop.engine.run import split_of, train
+from advdrop.engine.run import StoppedError, split_of, train
 from advdrop.engine.rundir import RunDirectory, RunError
-from advdrop.experiments.config import RunConfig
+from advdrop.experiments.config import RunConfig, parse_method
 from advdrop.files import write_text
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -28,16 +30,17 @@ def run(options: Compare) -> int:
         raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
     if (options.devices or 1) * (options.nodes or 1) > 1:
         raise ValueError("compare runs in one process; use --devices and --nodes with advdrop train")
-    data = dataset_of(options)
+    methods = ["+".join(parse_method(method)) for method in options.methods]
+    if len(set(methods)) < len(methods):
+        raise ValueError(f"--methods has one of them twice: {', '.join(methods)}")
+    data = dataset_of(options, download=not options.dry_run)
     configs = {
-        (method, seed): config_of(options, data, method, seed)
-        for seed in range(options.seeds)
-        for method in options.methods
+        (method, seed): config_of(options, data, method, seed) for seed in range(options.seeds) for method in methods
     }
     for config in configs.values():
         split_of(config, data)  # complains before anything is trained
     folder = options.out or Path("runs") / f"compare-{Path(options.dataset).stem}-{options.labels}"
-    paths = {key: folder / f"{configs[key].method}-{key[1]}" for key in configs}
+    paths = {(method, seed): folder / f"{method}-{seed}" for method, seed in configs}
     if not options.force:
         for key, config in configs.items():
             refuse_others(paths[key], config)
@@ -45,7 +48,8 @@ def run(options: Compare) -> int:
         print(plan(configs, paths, data))
         return 0
 
-    results: dict[str, list[dict[str, Any]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
+    diverged = []
     for number, ((method, seed), config) in enumerate(configs.items(), start=1):
         path = paths[method, seed]
         name = f"[{number}/{len(configs)}] {config.method}, seed {seed}"
@@ -53,21 +57,28 @@ def run(options: Compare) -> int:
         if there and RunDirectory.open(path).finished:
             result = RunDirectory.open(path).result
         else:
-            result = train(
-                config, path, resume=there, force=options.force, data=data, progress=not options.quiet, name=name
-            )
-        results.setdefault(config.method, []).append(result)
+            try:
+                result = train(
+                    config, path, resume=there, force=options.force, data=data, progress=not options.quiet, name=name
+                )
+            except DivergedError as error:
+                diverged.append(f"{name}: {error}")
+                continue
+            except StoppedError as error:
+                raise StoppedError(f"{str(error).split(';')[0]}; the same command goes on") from None
+        results[method].append(result)
     summary = f"{options.dataset}, {options.labels} labels, {options.seeds} seed(s)\n\n{results_table(results)}\n"
     write_text(folder / "compare.md", summary)
     write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     print(f"\n{summary}\nwritten to {folder}: compare.md, compare.json and a run directory for each run")
-    return 0
+    for complaint in diverged:
+        print(f"advdrop: {complaint}", file=sys.stderr)
+    return 1 if diverged else 0
 
 
 def refuse_others(path: Path, config: RunConfig) -> None:
     """An error if there is a run of another configuration."""
-    different = RunDirectory.open(path).config.differences(config) if path.exists() else []
-    if different := [key for key in different if key != "data_dir"]:
+    if path.exists() and (different := RunDirectory.open(path).config.differences(config)):
         raise RunError(
             f"{path} is a run with another {', '.join(different)}; replace it (--force) or choose another --out"
         )
@@ -89,6 +100,9 @@ def results_table(results: Results) -> str:
     """A row for each method: mean ± standard deviation over the seeds, and the time of an update."""
     rows = []
     for method, runs in results.items():
+        if not runs:
+            rows.append([method, "diverged", "0", ""])
+            continue
         errors = [run["test_error_percent"] for run in runs]
         spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""
         times = statistics.mean(run["milliseconds_per_update"] for run in runs)

@@ -14,7 +14,9 @@ def run(options: DataList | DataGet | DataCheck) -> int:
     if isinstance(options, DataList):
         print(overview(options.data_dir))
     elif isinstance(options, DataGet):
-        print(f"{options.dataset} is in {get(options.dataset, options.data_dir, progress=True)}")
+        folder = get(options.dataset, options.data_dir, progress=True)
+        where = f"is in {folder}" if SOURCES[options.dataset].files else "comes with a package: nothing to get"
+        print(f"{options.dataset} {where}")
     else:
         print(inspect(options.dataset, options.data_dir))
     return 0

@@ -10,7 +10,7 @@ from advdrop.engine.run import evaluate_run
 
 def run(options: Evaluate) -> int:
     """Measure a finished run again."""
-    found = evaluate_run(options.run, options.data_dir, progress=not options.json_)
+    found = evaluate_run(options.run, options.data_dir, options.dataset)
     if options.json_:
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return 0

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
+import os
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +21,7 @@ from pydantic_settings import CliApp, CliSettingsSource, SettingsError, get_subc
 
 import advdrop
 from advdrop.cli import options
+from advdrop.words import did_you_mean
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,16 +31,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"advdrop: {message}\n"
     try:
         return _dispatch(_parse(typed))
-    except SystemExit as stop:  # --help, and Lightning after a second Ctrl-C
-        return stop.code if isinstance(stop.code, int) else 0
+    except SystemExit as stop:  # --help; and what Lightning makes of a second signal
+        asked = (stop.code == 0 and "--help" in typed) or "-h" in typed
+        return 0 if asked else _complain("stopped at once; what the last checkpoint has can be resumed", 130, debug)
     except KeyboardInterrupt:
         return _complain("stopped", 130, debug)
-    except (ValueError, TypeError, OSError) as error:
-        return _complain(str(error) or type(error).__name__, 2, debug)
-    except RuntimeError as error:
-        return _complain(str(error), 130 if type(error).__name__ == "StoppedError" else 1, debug)
-    except Exception as error:  # whatever else a package may throw: its name may help to find it
-        return _complain(f"{type(error).__name__}: {error}", 1, debug)
+    except BrokenPipeError:  # whoever was reading, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _complain(_told(error), _code(error), debug)
+
+
+def _code(error: Exception) -> int:
+    """The exit code of what went wrong; an error that began to train says so in ``exit_code``."""
+    asked_wrongly = isinstance(error, ValueError | TypeError | OSError)
+    return int(getattr(error, "exit_code", 2 if asked_wrongly else 1))
+
+
+def _told(error: Exception) -> str:
+    own = isinstance(error, ValueError | TypeError | OSError | RuntimeError)
+    return str(error) or type(error).__name__ if own else f"{type(error).__name__}: {error}"
 
 
 def _parse(typed: list[str]) -> BaseModel:
@@ -86,10 +98,10 @@ def _unparsed(message: str, typed: list[str]) -> str:
         model = _command(typed)
         known = [f"--{name.replace('_', '-')}" for name in model.model_fields]
         where = "" if model is options.Advdrop else f" of advdrop {typed[0]}"
-        return f"there is no option {unknown}{_close(unknown, known)}; the options{where} are in its --help"
+        return f"there is no option {unknown}{did_you_mean(unknown, known)}; the options{where} are in its --help"
     if found := re.match(r"argument \{.*\}: invalid choice: '(.*?)' \(choose from (.*)\)", message):
         known = re.findall(r"'(.*?)'", found[2]) or re.split(r", *", found[2])
-        return f"there is no command {found[1]!r}{_close(found[1], known)}; there are {', '.join(known)}"
+        return f"there is no command {found[1]!r}{did_you_mean(found[1], known)}; there are {', '.join(known)}"
     return message
 
 
@@ -116,11 +128,6 @@ def _command(typed: list[str]) -> type[BaseModel]:
             break
         model = inner[0]
     return model
-
-
-def _close(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
 
 
 class Help(argparse.RawDescriptionHelpFormatter):

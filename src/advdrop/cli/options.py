@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic_settings import BaseSettings, CliPositionalArg, CliSubCommand, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_settings import (
+    BaseSettings,
+    CliPositionalArg,
+    CliSubCommand,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from advdrop.vocabulary import Labels
 
 Preset = Literal["paper", "authors"]
+Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 class Command(BaseModel):
@@ -25,7 +32,7 @@ class Recipe(Command):
     """What is trained, and on what."""
 
     dataset: str = Field("mnist5k", description="a name (advdrop data list), an .npz file or a folder of images")
-    data_dir: Path | None = Field(None, description="where the files are; else $ADVDROP_DATA, else a cache folder")
+    data_dir: Folder | None = Field(None, description="where the files are; else $ADVDROP_DATA, else a cache folder")
     labels: Labels = Field(100, description="labels that are kept, as many of each class; 'all' is supervised")
     preset: Preset = Field("paper", description="the choices the paper leaves open: its text, or its released code")
     updates: int | None = Field(None, description="length of the training; schedules shrink with it")
@@ -58,8 +65,8 @@ class Train(Recipe):
     name: CliPositionalArg[str | None] = Field(None, description="name of the run, a folder in runs/")
     method: str = Field("vadd-kl", description="what is added to the cross-entropy")
     seed: int = Field(0, description="of the split, the initialisation, the order and the noise")
-    out: Path | None = Field(None, description="the run directory, instead of runs/NAME")
-    resume: Path | None = Field(None, description="go on with this run directory; nothing else is needed")
+    out: Folder | None = Field(None, description="the run directory, instead of runs/NAME")
+    resume: Folder | None = Field(None, description="go on with this run directory; nothing else is needed")
     dry_run: bool = Field(False, description="show the whole configuration and how long it will take")
 
 
@@ -75,7 +82,7 @@ class Compare(Recipe):
 
     methods: list[str] = Field(["dropout", "pi", "vadd-kl"], description="methods, with commas between them")
     seeds: int = Field(1, description="runs of each method, with seeds 0, 1, ...; one seed is one split for all")
-    out: Path | None = Field(None, description="folder of the run directories, instead of runs/compare-...")
+    out: Folder | None = Field(None, description="folder of the run directories, instead of runs/compare-...")
     dry_run: bool = Field(False, description="show the runs and how long they will take")
 
 
@@ -86,15 +93,16 @@ class Evaluate(Command):
       advdrop evaluate runs/mnist5k-100-vadd-kl-0
     """
 
-    run: CliPositionalArg[Path] = Field(description="a run directory")
-    data_dir: Path | None = Field(None, description="where the data are now, if not where they were")
+    run: CliPositionalArg[Folder] = Field(description="a run directory")
+    data_dir: Folder | None = Field(None, description="where the data are now, if not where they were")
+    dataset: str | None = Field(None, description="where your own data are now, if not where they were")
     json_: bool = Field(False, alias="json", description="print JSON")
 
 
 class DataList(Command):
     """The data sets there are, and whether their files are here."""
 
-    data_dir: Path | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
+    data_dir: Folder | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
 
 
 class DataGet(Command):
@@ -104,14 +112,14 @@ class DataGet(Command):
     """
 
     dataset: CliPositionalArg[str] = Field(description="such as mnist")
-    data_dir: Path | None = Field(None, description="where to; else $ADVDROP_DATA, else a cache folder")
+    data_dir: Folder | None = Field(None, description="where to; else $ADVDROP_DATA, else a cache folder")
 
 
 class DataCheck(Command):
     """Read a data set, compare its checksums and say what is in it."""
 
     dataset: CliPositionalArg[str] = Field(description="a name, an .npz file or a folder")
-    data_dir: Path | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
+    data_dir: Folder | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
 
 
 class Data(Command):
@@ -129,7 +137,7 @@ class Show(Command):
       advdrop show runs/*
     """
 
-    runs: CliPositionalArg[list[Path]] = Field(description="run directories")
+    runs: CliPositionalArg[list[Folder]] = Field(description="run directories, or folders of them")
 
 
 class Advdrop(BaseSettings):
@@ -155,3 +163,16 @@ class Advdrop(BaseSettings):
     show: CliSubCommand[Show] = Field(description="what runs came to")
     data: CliSubCommand[Data] = Field(description="list, get or check data sets")
     version: bool = Field(False, description="print the version")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What is typed, and nothing else: no variable of the environment is an option by accident."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)

@@ -8,8 +8,8 @@ from typing import Any
 
 from advdrop.cli.options import Recipe
 from advdrop.data.examples import UNLABELLED, DataSet
-from advdrop.data.sources import load
-from advdrop.experiments.config import RunConfig, merged, overrides
+from advdrop.data.sources import SOURCES, load
+from advdrop.experiments.config import ConfigError, RunConfig, merged, overrides
 from advdrop.experiments.recipes import resolve
 
 
@@ -20,10 +20,14 @@ def dataset_of(recipe: Recipe, download: bool = True) -> DataSet:
 
 def config_of(recipe: Recipe, data: DataSet, method: str, seed: int) -> RunConfig:
     """The whole configuration of one run."""
+    settings = overrides(joined(recipe.set))
+    if recipe.updates is not None and "updates" in (settings.get("training") or {}):
+        raise ConfigError("--updates and --set training.updates are the same; give one of them")
     machine = {"devices": recipe.devices, "nodes": recipe.nodes, "precision": recipe.precision}
     engine: dict[str, Any] = {"engine": {key: value for key, value in machine.items() if value is not None}}
+    named = recipe.dataset in SOURCES
     return resolve(
-        recipe.dataset,
+        recipe.dataset if named else str(Path(recipe.dataset).expanduser().absolute()),
         shape=data.shape,
         examples=len(data.train),
         labels=recipe.labels,
@@ -31,9 +35,9 @@ def config_of(recipe: Recipe, data: DataSet, method: str, seed: int) -> RunConfi
         preset=recipe.preset,
         seed=seed,
         updates=recipe.updates,
-        data_dir=recipe.data_dir,
+        data_dir=recipe.data_dir.absolute() if recipe.data_dir is not None else None,
         half_labelled=bool((data.train.y == UNLABELLED).any()),
-        settings=merged(engine, overrides(joined(recipe.set))),
+        settings=merged(engine, settings),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from advdrop.cli.options import Show
 from advdrop.cli.table import table
@@ -12,11 +13,15 @@ from advdrop.engine.rundir import RunDirectory
 
 def run(options: Show) -> int:
     """Show one run at length, several as a table."""
-    runs = [RunDirectory.open(path) for path in options.runs]
-    if not runs:
-        raise ValueError("name a run directory, such as runs/mnist5k-100-vadd-kl-0")
+    runs = [RunDirectory.open(path) for given in options.runs for path in inside(given)]
     print(details(runs[0]) if len(runs) == 1 else overview(runs))
     return 0
+
+
+def inside(path: Path) -> list[Path]:
+    """The run that ``path`` is, or those that are in it, such as the ones ``advdrop compare`` made."""
+    found = sorted(config.parent for config in path.glob("*/config.yaml"))
+    return [path] if (path / "config.yaml").is_file() or not found else found
 
 
 def overview(runs: Sequence[RunDirectory]) -> str:
@@ -52,7 +57,7 @@ def details(found: RunDirectory) -> str:
         lines.append(f"  {result['milliseconds_per_update']:.1f} ms an update, {duration(result['seconds'])} in all")
         lines.append(f"  weights: {found.model}")
     else:
-        lines.append(f"  not finished; go on with: advdrop train --resume {found.path}")
+        lines.append(f"  not finished; go on with: {found.how_to_resume}")
     return "\n".join(lines)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from advdrop.cli.options import Train
 from advdrop.cli.prepare import config_of, dataset_of, run_name
+from advdrop.data.sources import SOURCES
 from advdrop.engine.estimate import estimate
 from advdrop.engine.progress import duration
 from advdrop.engine.run import process_rank, split_of, train
 from advdrop.engine.rundir import RunDirectory
+from advdrop.experiments.config import TERMS
 
 
 def run(options: Train) -> int:
@@ -19,7 +21,10 @@ def run(options: Train) -> int:
         result = resume(options)
         path = options.resume
     else:
-        data = dataset_of(options)
+        if options.name in (*SOURCES, *TERMS):
+            kind = "--dataset" if options.name in SOURCES else "--method"
+            raise ValueError(f"{options.name} would be the name of the run; did you mean {kind} {options.name}?")
+        data = dataset_of(options, download=not options.dry_run)
         config = config_of(options, data, options.method, options.seed)
         path = options.out or Path("runs") / (options.name or run_name(config))
         if options.dry_run:

@@ -86,6 +86,7 @@ def _ask(url: str, file: RemoteFile, folder: Path, progress: bool) -> str | None
     for _ in range(ATTEMPTS):
         before = _size(part)
         try:
+            pooch.get_logger().setLevel("WARNING")  # the bar says enough
             pooch.retrieve(url, file.checksum, file.name, folder, downloader=partial(_download, part, progress))
             return None
         except (OSError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import os
 from collections.abc import Callable
@@ -30,6 +29,8 @@ from advdrop.data.readers import (
     read_npz,
     read_svhn,
 )
+from advdrop.files import cache_folder
+from advdrop.words import did_you_mean
 
 Layout = tuple[RemoteFile, ...]
 """Files that together hold a data set."""
@@ -112,11 +113,7 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
     """Where sources are looked for: ``data_dir``, else ``ADVDROP_DATA``, else the user's cache folder."""
     if data_dir is None:
         data_dir = os.environ.get("ADVDROP_DATA") or None
-    if data_dir is None:
-        import pooch
-
-        data_dir = cast(Path, pooch.os_cache("advdrop"))
-    return Path(data_dir).expanduser()
+    return Path(data_dir).expanduser() if data_dir is not None else cache_folder()
 
 
 def get(name: str, data_dir: Path | str | None = None, *, download: bool = True, progress: bool = False) -> Path:
@@ -187,10 +184,9 @@ def _source(name: str) -> Source:
 
 
 def _unknown(name: str) -> DataError:
-    close = difflib.get_close_matches(name.lower(), SOURCES, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ", and no such path."
     return DataError(
-        f"no data set {name!r}{hint} There are {', '.join(SOURCES)}, and any npz file or folder by its path"
+        f"no data set {name!r}{did_you_mean(name.lower(), SOURCES)}, and no such path; there are {', '.join(SOURCES)}, "
+        "and any npz file or folder by its path"
     )
 
 

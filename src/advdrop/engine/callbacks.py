@@ -29,6 +29,8 @@ class Recorder(Callback):
         progress: what the user sees.
         evaluate: the errors to measure at the end of an epoch: names and values.
         state: the checkpoint to go on from, if any.
+        origin: the versions, the commit and the machine of now.
+        own: what was given from Python and stands in no configuration.
 
     A checkpoint is our own dictionary and not Lightning's: it is taken between two updates, at any of them, and what it
     must hold is little, because everything else is a function of the update's number.
@@ -39,13 +41,20 @@ class Recorder(Callback):
         run: RunDirectory,
         progress: Progress,
         evaluate: Callable[[], dict[str, float]],
-        state: dict[str, Any] | None = None,
+        state: dict[str, Any] | None,
+        origin: dict[str, Any],
+        own: list[str],
     ) -> None:
         self.run, self.progress, self.evaluate, self.state = run, progress, evaluate, state
         self.done: int = state["update"] if state else 0
         self.rows: list[Row] = state["rows"] if state else []
         self.seconds: float = state["seconds"] if state else 0.0
         self.training_seconds: float = state["training_seconds"] if state else 0.0
+        # Where each part of the run was computed; a run may be gone on with under another version or commit.
+        self.origins: list[dict[str, Any]] = state["origins"] if state else []
+        if not self.origins or self.origins[-1] != origin:
+            self.origins.append(origin)
+        self.own = own
         self.interrupted = False
         self._mark = self._saved_at = time.monotonic()
         self._handlers: dict[int, Any] = {}
@@ -74,12 +83,13 @@ class Recorder(Callback):
         self.progress.advance()
         last = self.done == config.training.updates
         epoch_ends = last or self.done % config.training.epoch_updates == 0
-        if pl_module.device.type == "cpu" or epoch_ends:
-            self._refuse_nonfinite(pl_module)
+        found = pl_module.tally.blown_up() if pl_module.device.type == "cpu" or epoch_ends else None
+        due = time.monotonic() - self._saved_at >= config.engine.checkpoint_seconds
+        bad, stop, due = self._agreed(trainer, epoch_ends, found is not None, self.interrupted, due)
+        if bad:
+            self._refuse(found)
         if epoch_ends:
             self._close_epoch(trainer, pl_module, last)
-        due = time.monotonic() - self._saved_at >= config.engine.checkpoint_seconds
-        stop, due = self._agreed(trainer, epoch_ends, self.interrupted, due)
         if due or last or stop:
             self._save(trainer, pl_module)
         if stop and not last:
@@ -142,21 +152,22 @@ class Recorder(Callback):
 
     def _save(self, trainer: Trainer, module: Training) -> None:
         self._count_time(training=True)
-        self._refuse_nonfinite(module)
+        if (found := module.tally.blown_up()) is not None:
+            self._refuse(found)
         finite = torch.stack([parameter.isfinite().all() for parameter in module.network.parameters()])
         if not finite.all():
             raise DivergedError(self.done, "a weight is not finite")
         state = module.state() | {"tallies": _of_all_ranks(trainer, module.tally.state_dict())}
         numbers = {"seconds": self.seconds, "training_seconds": self.training_seconds}
+        state |= {"origins": self.origins, "own": self.own}
         if trainer.is_global_zero:
             self.run.save_checkpoint({"format": FORMAT, "update": self.done, "rows": self.rows, **numbers, **state})
         self._count_time(training=False)
         self._saved_at = self._mark
 
-    def _refuse_nonfinite(self, module: Training) -> None:
-        if (found := module.tally.blown_up()) is not None:
-            update, term = found
-            raise DivergedError(update, f"{term} is not finite")
+    def _refuse(self, found: tuple[int, str] | None) -> None:
+        update, term = found or (self.done, "a loss of another process")
+        raise DivergedError(update, f"{term} is not finite")
 
     def _release(self) -> None:
         self.progress.close()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from advdrop.data.batches import Batches
 from advdrop.data.examples import DataSet
 from advdrop.data.preprocess import Preprocess
+from advdrop.engine.module import batches_of
 from advdrop.engine.run import augments_of, split_of
 from advdrop.experiments.config import RunConfig
 from advdrop.experiments.methods import network_of, objective_of
@@ -31,15 +31,9 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
     with borrowed_noise(torch.device("cpu")):
         network = network_of(config, data.shape, len(data.classes))
         objective = objective_of(config, len(data.train), len(data.classes))
-        needed = any(term.rows == "unlabelled" for _, term in objective.parts)
-        batches = Batches(
-            data.train,
-            split_of(config, data),
-            training.labelled,
-            training.unlabelled * needed,
-            Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none"),
-            augments_of(config),
-        )
+        preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
+        split = split_of(config, data)
+        batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
         optimiser = torch.optim.Adam(network.parameters())
         times = []
         for update in range(updates + 1):  # the first one warms up

@@ -7,6 +7,7 @@ Everything random or scheduled in a step is a pure function of (seed, update): t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from advdrop import schedules
-from advdrop.checks import NonFiniteError
+from advdrop.checks import NonFiniteError, value_checks
 from advdrop.data.augment import Augment
 from advdrop.data.batches import Batches
 from advdrop.data.examples import Examples
@@ -61,13 +62,7 @@ class Training(LightningModule):
     def batches(self) -> Batches:
         """The batches, kept on the device of the network."""
         if self._batches is None or self._batches.device != self.device:
-            examples, split, preprocess, augments = self._data
-            training = self.config.training
-            needed = any(term.rows == "unlabelled" for _, term in self.objective.parts)
-            unlabelled = training.unlabelled if needed else 0
-            self._batches = Batches(
-                examples, split, training.labelled, unlabelled, preprocess, augments, self.config.seed, self.device
-            )
+            self._batches = batches_of(self.config, self.objective, *self._data, self.device)
         return self._batches
 
     def progress(self, update: int) -> float:
@@ -91,14 +86,17 @@ class Training(LightningModule):
         part = turn * self.trainer.world_size + self.trainer.global_rank
         torch.manual_seed(derived_seed(self.config.seed, "noise", update, part))
         every = self.config.training.measure_every
+        # One process alone must not leave: what is not finite is found when all of them look.
+        alone = self.trainer.world_size == 1
         try:
-            loss = self.objective(
-                self.network,
-                self.batches.at(update, part, parts),
-                progress=self.progress(update),
-                moving=self.config.objective.moving,
-                measure=every > 0 and update % every == 0,
-            )
+            with nullcontext() if alone else value_checks("never"):
+                loss = self.objective(
+                    self.network,
+                    self.batches.at(update, part, parts),
+                    progress=self.progress(update),
+                    moving=self.config.objective.moving,
+                    measure=every > 0 and update % every == 0,
+                )
         except NonFiniteError as error:
             raise DivergedError(update, str(error)) from None
         self.tally.add(update, loss)
@@ -125,6 +123,23 @@ class Training(LightningModule):
         self.trainer.optimizers[0].load_state_dict(state["optimiser"])
         self.objective.load_state_dict(state["objective"])
         self.trainer.precision_plugin.load_state_dict(state["precision"])
+
+
+def batches_of(
+    config: RunConfig,
+    objective: Objective,
+    examples: Examples,
+    split: LabelSplit,
+    preprocess: Preprocess,
+    augments: Sequence[Augment] = (),
+    device: torch.device | None = None,
+) -> Batches:
+    """The configured batches; no unlabelled images where no term looks at them."""
+    training = config.training
+    needed = any(term.rows == "unlabelled" for _, term in objective.parts)
+    sizes = (training.labelled, training.unlabelled if needed else 0)
+    device = device or torch.device("cpu")
+    return Batches(examples, split, *sizes, preprocess, augments, config.seed, device)
 
 
 class DivergedError(RuntimeError):

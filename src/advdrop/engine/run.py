@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from advdrop.data.augment import Augment, Flip, Noise, PadCrop, Yours
@@ -39,6 +39,8 @@ from advdrop.randomness import borrowed_noise, derived_seed
 
 class StoppedError(RuntimeError):
     """The run was asked to stop, and can be gone on with."""
+
+    exit_code = 130
 
 
 def train(
@@ -67,11 +69,16 @@ def train(
         name: what to call it there.
     """
     main = process_rank() == 0
-    data = data if data is not None else load(config.dataset, config.data_dir, progress=progress and main)
+    data = (
+        data
+        if data is not None
+        else load(config.dataset, config.data_dir, download=not resume, progress=progress and main)
+    )
     run = RunDirectory.open(path) if resume else RunDirectory(Path(path))
+    own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     if resume:
-        _refuse_to_mix(run, config, state, data)
+        _refuse_to_mix(run, config, state, data, own)
     elif main:
         run.refuse_to_replace(force)
     # Whatever can be wrong with a configuration shows here, before there is anything to leave behind.
@@ -81,23 +88,29 @@ def train(
         network = network if network is not None else network_of(config, data.shape, len(data.classes))
         objective = objective_of(config, len(data.train), len(data.classes))
         module = Training(config, network, objective, data.train, split, preprocess, augments_of(config, augment))
+        module.batches.at(0)
+        origin = {"versions": versions(), "commit": commit(), "machine": machine()}
+        done = state["update"] if state else 0
+        bar = Progress(config.training.updates, done, name or run.path.name, show=progress and main)
         evaluate = partial(_errors, network, data, split, preprocess)
-        bar = Progress(
-            config.training.updates, state["update"] if state else 0, name or run.path.name, show=progress and main
-        )
-        recorder = Recorder(run, bar, evaluate, state)
+        recorder = Recorder(run, bar, evaluate, state, origin, own)
         trainer = _trainer(config, recorder, run)
         if main and not resume:
             run = RunDirectory.create(run.path, config, split, force)
         with run.locked() if main else nullcontext():
-            _fit(config, trainer, module, recorder)
-            if not main:
-                return {}
-            return _finish(config, run, data, network, recorder)
+            try:
+                _fit(config, trainer, module, recorder)
+                return _finish(config, run, data, network, recorder) if main else {}
+            except Exception as error:
+                error.exit_code = getattr(error, "exit_code", 1)  # type: ignore[attr-defined]
+                raise
 
 
 def _trainer(config: RunConfig, recorder: Recorder, run: RunDirectory) -> Trainer:
     engine = config.engine
+    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), engine.devices * engine.nodes
+    if started not in (1, wanted):
+        raise ConfigError(f"{started} processes were started for {wanted}; say so with --devices and --nodes")
     try:
         return Trainer(
             accelerator=engine.accelerator,
@@ -131,6 +144,11 @@ def _fit(config: RunConfig, trainer: Trainer, module: Training, recorder: Record
         kept = recorder.run.checkpoint
         good = f"the last good checkpoint is {kept}" if kept.is_file() else ""
         raise DivergedError(error.update, error.reason, good) from None
+    except RuntimeError as error:
+        if trainer.world_size == 1:
+            raise
+        reason = str(error).split("\n")[0]
+        raise RuntimeError(f"a process stopped ({reason}); go on with: {recorder.run.how_to_resume}") from None
 
 
 def _finish(
@@ -139,11 +157,10 @@ def _finish(
     """The weights and the result, which comes last: a run that has it is whole."""
     if recorder.done < config.training.updates:
         raise StoppedError(
-            f"stopped after update {recorder.done} of {config.training.updates}; "
-            f"go on with: advdrop train --resume {run.path}"
+            f"stopped after update {recorder.done} of {config.training.updates}; go on with: {run.how_to_resume}"
         )
     with written(run.model) as file:
-        file.write(save(weights_of(network), metadata={"config": config.dump()}))
+        file.write(save(weights_of(network), metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
     result = _result(config, data, network, recorder)
     run.write_result(result)
     return result
@@ -210,26 +227,27 @@ def load_network(path: Path, data: DataSet) -> nn.Module:
         data: what it was trained on, see ``advdrop.data.load``.
     """
     run = RunDirectory.open(path)
-    run.result  # noqa: B018  a run that is not finished has no model
+    if run.result["network"] == "own":
+        raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
     network = network_of(run.config, data.shape, len(data.classes))
-    network.load_state_dict(load_file(run.model))
+    network.load_state_dict(run.weights())
     return network.eval()
 
 
-def evaluate_run(path: Path, data_dir: Path | None = None, progress: bool = False) -> dict[str, Any]:
+def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:
     """Measure a finished run again, from its weights: the test error, and that of each class.
 
     Args:
         path: the run directory.
         data_dir: where the data are now, if not where they were.
-        progress: whether to show downloads.
+        dataset: where your own data are now, if not where they were.
     """
     run = RunDirectory.open(path)
     config, recorded = run.config, run.result
-    data = load(config.dataset, data_dir or config.data_dir, progress=progress)
+    data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
     _refuse_other_data(run, data)
     network = load_network(path, data)
-    found = predictions(network, data.test.x, preprocess_of(config, data, run.split, progress))
+    found = predictions(network, data.test.x, preprocess_of(config, data, run.split))
     wrong = found != data.test.y
     classes = {
         name: 100.0 * float(wrong[data.test.y == c].float().mean())
@@ -247,8 +265,11 @@ def evaluate_run(path: Path, data_dir: Path | None = None, progress: bool = Fals
 def process_rank() -> int:
     """The number of this process among those that torchrun, SLURM or Lightning started."""
     tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK") if tasks > 1 else ("RANK", "LOCAL_RANK")
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+    for name in ("RANK", "SLURM_PROCID") if tasks > 1 else ("RANK",):
+        if name in os.environ:
+            return int(os.environ[name])
+    # Lightning's own launcher: the first process of the first machine is 0, and that is all that is asked.
+    return int(os.environ.get("NODE_RANK", "0")) + int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
@@ -261,14 +282,18 @@ def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
         raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
 
 
-def _refuse_to_mix(run: RunDirectory, config: RunConfig, state: dict[str, Any] | None, data: DataSet) -> None:
-    if different := [key for key in run.config.differences(config) if key != "data_dir"]:
+def _refuse_to_mix(
+    run: RunDirectory, config: RunConfig, state: dict[str, Any] | None, data: DataSet, own: list[str]
+) -> None:
+    if different := run.config.differences(config):
         raise RunError(f"{run.path} was started with another {', '.join(different)}; resume it as it was")
     if run.finished:
         raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
     _refuse_other_data(run, data)
     if state is not None and state.get("format") != FORMAT:
         raise RunError(f"{run.checkpoint} was written by another version of advdrop; delete it to start the run again")
+    if state is not None and state["own"] != own:
+        raise RunError(f"{run.path} was started with your own {', '.join(state['own']) or 'nothing'}, not {own}")
 
 
 def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Recorder) -> dict[str, Any]:
@@ -279,20 +304,19 @@ def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Reco
     return {
         **measured,
         "method": config.method,
-        "dataset": config.dataset,
+        "dataset": data.name,
         "labels": config.labels,
         "seed": config.seed,
         "preset": config.preset,
-        "network": config.network.name,
+        "network": "own" if "network" in recorder.own else config.network.name,
         "parameters": sum(p.numel() for p in network.parameters()),
         "updates": config.training.updates,
         "seconds": round(recorder.seconds, 3),
         "milliseconds_per_update": round(1000 * recorder.training_seconds / config.training.updates, 3),
         "dataset_checksum": data.checksum,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": versions(),
-        "commit": commit(),
-        "machine": machine(),
+        **recorder.origins[-1],
+        **({"earlier": recorder.origins[:-1]} if len(recorder.origins) > 1 else {}),
     }
 
 

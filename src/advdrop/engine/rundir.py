@@ -6,16 +6,20 @@ import csv
 import io
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advdrop.data.splits import LabelSplit
 from advdrop.experiments.config import RunConfig
 from advdrop.files import read_json, write_text, written
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Row = dict[str, float]
 
@@ -36,15 +40,22 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config: RunConfig, split: LabelSplit, force: bool = False) -> RunDirectory:
         """Make a new run; nothing that exists is touched, unless ``force`` says to replace a run."""
-        cls(path).refuse_to_replace(force)
+        path = Path(path).resolve() if Path(path).is_symlink() else Path(path)
+        run = cls(path)
+        run.refuse_to_replace(force)
         part, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
         try:
             part.mkdir(parents=True)
             write_text(part / "config.yaml", config.dump())
             split.save(part / "split.npz")
             if path.exists():
-                path.rename(old)
+                with run.locked():  # a run that is being trained is not taken from under its process
+                    path.rename(old)
             part.rename(path)
+        except BaseException:
+            if old.exists() and not path.exists():
+                old.rename(path)
+            raise
         finally:
             shutil.rmtree(part, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
@@ -62,7 +73,7 @@ class RunDirectory:
         """An error if there is something in the way, unless it is a run and ``force`` says to replace it."""
         if self.path.exists() and not force:
             raise RunError(
-                f"{self.path} exists; resume it (--resume {self.path}), replace it (--force) or give another name"
+                f"{self.path} exists; resume it ({self.how_to_resume}), replace it (--force) or give another name"
             )
         if self.path.exists() and not (self.path / "config.yaml").is_file():
             raise RunError(f"{self.path} is not a run (it has no config.yaml), so --force will not replace it")
@@ -75,7 +86,8 @@ class RunDirectory:
     @property
     def split(self) -> LabelSplit:
         """The rows that were labelled."""
-        return LabelSplit.load(self.path / "split.npz")
+        with self._readable("split.npz") as file:
+            return LabelSplit.load(file)
 
     @property
     def checkpoint(self) -> Path:
@@ -88,6 +100,11 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def how_to_resume(self) -> str:
+        """The command that goes on with the run."""
+        return f"advdrop train --resume {shlex.quote(str(self.path))}"
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / "result.json").is_file()
@@ -96,7 +113,7 @@ class RunDirectory:
     def result(self) -> dict[str, Any]:
         """What the run came to."""
         if not self.finished:
-            raise RunError(f"{self.path} is not finished; go on with it: advdrop train --resume {self.path}")
+            raise RunError(f"{self.path} is not finished; go on with it: {self.how_to_resume}")
         found: dict[str, Any] = read_json(self.path / "result.json")
         return found
 
@@ -115,10 +132,9 @@ class RunDirectory:
 
     def metrics(self) -> list[Row]:
         """Read ``metrics.csv``; no rows before the first epoch is over."""
-        path = self.path / "metrics.csv"
-        if not path.is_file():
+        if not (self.path / "metrics.csv").is_file():
             return []
-        with path.open(newline="") as file:
+        with self._readable("metrics.csv") as path, path.open(newline="") as file:
             return [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -141,6 +157,23 @@ class RunDirectory:
             raise RunError(f"{self.checkpoint} cannot be read ({reason}); delete it to start the run again") from None
         return state
 
+    def weights(self) -> dict[str, Tensor]:
+        """Read ``model.safetensors``."""
+        from safetensors.torch import load_file
+
+        with self._readable("model.safetensors") as file:
+            return load_file(file)
+
+    @contextmanager
+    def _readable(self, name: str) -> Iterator[Path]:
+        """A file of the run; whatever is wrong with it is an error that names it."""
+        path = self.path / name
+        try:
+            yield path
+        except Exception as error:  # a damaged file may raise anything in the packages that read it
+            reason = str(error).split("\n")[0]
+            raise RunError(f"{path} cannot be read ({type(error).__name__}: {reason})") from None
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """No two processes train one run: the second one is refused. The lock goes with its process."""
@@ -152,6 +185,8 @@ class RunDirectory:
         with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise RunError(f"{self.path} is being trained by another process") from None
+            for litter in self.path.glob(".*.part"):  # what a killed process was writing
+                litter.unlink(missing_ok=True)
             yield

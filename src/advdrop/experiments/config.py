@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -25,6 +24,7 @@ from advdrop.vocabulary import (
     Scaling,
     Ties,
 )
+from advdrop.words import did_you_mean
 
 TERMS = {
     "dropout": "the cross-entropy alone, on a network with dropout",
@@ -256,6 +256,12 @@ class RunConfig(Section):
             )
         if unknown := set(self.objective.ramped) - set(TERMS):
             raise ValueError(f"objective.ramped has {unknown_name(min(unknown), TERMS)}")
+        own = (self.objective.order, self.objective.ties)
+        if self.objective.search != "first-order" and own != ("largest", "exact"):
+            raise ValueError(
+                f"objective.order={own[0]} and ties={own[1]} are for the first-order search, not for "
+                f"{self.objective.search}; set objective.order=largest and objective.ties=exact with it"
+            )
         parts = self.engine.devices * self.engine.nodes * self.engine.accumulate
         for stream in ("labelled", "unlabelled"):
             size = getattr(self.training, stream)
@@ -290,8 +296,8 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
     def differences(self, other: RunConfig) -> list[str]:
-        """The keys, such as ``objective.delta``, in which the two differ."""
-        return sorted({key for key, _ in set(_flat(self)) ^ set(_flat(other))})
+        """The keys, such as ``objective.delta``, in which the two differ; where the data are makes no difference."""
+        return sorted({key for key, _ in set(_flat(self)) ^ set(_flat(other))} - {"data_dir"})
 
 
 def parse_method(method: str) -> tuple[str, ...]:
@@ -357,7 +363,11 @@ def explain(error: ValidationError) -> str:
     place = loc[:1] + [part for part in loc[1:2] if part not in tags] + loc[2:]
     key, given = ".".join(place), first["input"]
     if first["type"] == "extra_forbidden":
-        return f"there is no option {key}" + _close(place[-1], _siblings(loc)) + "; advdrop train --dry-run lists all"
+        return (
+            f"there is no option {key}"
+            + did_you_mean(place[-1], _siblings(loc))
+            + "; advdrop train --dry-run lists all"
+        )
     if first["type"] == "union_tag_invalid":
         return f"{key}.name is {unknown_name(str(first['ctx']['tag']), NETWORKS)}"
     if first["type"] == "union_tag_not_found":
@@ -376,7 +386,7 @@ def unknown_name(name: str, known: Iterable[str]) -> str:
     >>> unknown_name("vad-kl", ["vadd-kl", "vat"])
     "'vad-kl', which is unknown (did you mean vadd-kl?); there are vadd-kl, vat"
     """
-    return f"{name!r}, which is unknown{_close(name, known)}; there are {listed(known)}"
+    return f"{name!r}, which is unknown{did_you_mean(name, known)}; there are {listed(known)}"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -386,13 +396,6 @@ def listed(names: Iterable[str]) -> str:
 
 def _own(complaint: Mapping[str, Any]) -> bool:
     return bool(complaint["type"] == "value_error")
-
-
-def _close(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    longer = [word for word in known if name and word.startswith(name)]  # vadd means vadd-kl, not sadd
-    found = longer or difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def _siblings(loc: list[str]) -> list[str]:

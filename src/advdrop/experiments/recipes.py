@@ -28,9 +28,14 @@ MNIST: Values = {
     "optimiser": {"learning_rate": 0.001},
     "training": {"updates": 100 * 468, "epoch_updates": 468, "labelled": 128, "unlabelled": 128},
 }
-SMALL_MNIST: Values = {  # ours: a minute or two on two cores
-    "optimiser": {"ramp_down": 0.3},
-    "training": {"updates": 400, "epoch_updates": 50, "labelled": 32},
+SMALL_MNIST: Values = {
+    # Ours, for a minute or two on two cores: small batches, shifts of two pixels, and a weight that rises for as long as
+    # the learning rate is high. Chosen in a handful of runs with seed 0 and a look at their test errors: the data set
+    # is for demonstrations, not for measurements.
+    "data": {"pad_crop": 2},
+    "objective": {"ramp": 0.8},
+    "optimiser": {"learning_rate": 0.002, "ramp_down": 0.2},
+    "training": {"updates": 700, "epoch_updates": 100, "labelled": 32, "unlabelled": 64},
 }
 DIGITS: Values = {  # ours: 8x8 pixels are too few for three poolings
     "data": {"scaling": "unit"},

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
@@ -16,6 +15,7 @@ from advdrop.models.mlp import mlp
 from advdrop.models.mnist_cnn import mnist_cnn
 from advdrop.models.network_in_network import network_in_network
 from advdrop.models.split import Split
+from advdrop.words import did_you_mean
 
 NETWORKS: dict[str, Callable[..., Split]] = {
     "mnist-cnn": mnist_cnn,
@@ -55,24 +55,19 @@ def build(
     Linear(in_features=8, out_features=2, bias=True)
     >>> build("conv_large", None, (3, 32, 32), 10)
     Traceback (most recent call last):
-    ValueError: there is no network 'conv_large', did you mean 'conv-large'? There are mnist-cnn, conv-large,
+    ValueError: there is no network 'conv_large' (did you mean conv-large?); there are mnist-cnn, conv-large,
     network-in-network, all-cnn, highway, mlp, autoencoder
     """
     if name not in NETWORKS:
-        raise ValueError(f"there is no network {name!r}{_guess(name, NETWORKS)} There are {', '.join(NETWORKS)}")
+        raise ValueError(f"there is no network {name!r}{did_you_mean(name, NETWORKS)}; there are {', '.join(NETWORKS)}")
     network = NETWORKS[name]
     parameters = signature(network).parameters
     known = [option for option, parameter in parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY]
     for option in options:
         if option not in known:
-            raise ValueError(f"{name} has no option {option!r}{_guess(option, known)} It has {', '.join(known)}")
+            raise ValueError(f"{name} has no option {option!r}{did_you_mean(option, known)}; it has {', '.join(known)}")
     if "classes" not in parameters:
         return network(layer, tuple(shape), **options)
     if classes is None:
         raise ValueError(f"{name} needs the number of classes, got classes=None")
     return network(layer, tuple(shape), classes, **options)
-
-
-def _guess(word: str, known: Collection[str]) -> str:
-    close = get_close_matches(word, known, n=1)
-    return f", did you mean {close[0]!r}?" if close else "."

@@ -1,0 +1,18 @@
+"""Words for messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A guess at what was meant, to put behind a word that is unknown; nothing if nothing is near.
+
+    >>> did_you_mean("vad-kl", ["vat", "vadd-kl"])
+    ' (did you mean vadd-kl?)'
+    """
+    known = list(known)
+    longer = [name for name in known if word and name.startswith(word)]  # a word that was not finished comes first
+    found = longer or difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {found[0]}?)" if found else ""

@@ -389,6 +389,25 @@ def test_more_processes_than_were_asked_for_are_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):
+    save = RunDirectory.save_checkpoint
+
+    def full(self, state):
+        if state["update"] == 7:
+            raise OSError("no space left on device")
+        save(self, state)
+
+    run(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "save_checkpoint", full)
+        with pytest.raises(
+            RuntimeError, match="no space left on device; when that is mended, go on with: advdrop train"
+        ):
+            run(tmp_path / "cut")
+    run(tmp_path / "cut", resume=True)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
 def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         killed_at(patch, 2)

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _code(error: Exception) -> int:
-    """The exit code of what went wrong; an error that began to train says so in ``exit_code``."""
+    """The exit code of what went wrong; an error may bring its own."""
     asked_wrongly = isinstance(error, ValueError | TypeError | OSError)
     return int(getattr(error, "exit_code", 2 if asked_wrongly else 1))
 

@@ -101,9 +101,8 @@ def train(
             try:
                 _fit(config, trainer, module, recorder)
                 return _finish(config, run, data, network, recorder) if main else {}
-            except Exception as error:
-                error.exit_code = getattr(error, "exit_code", 1)  # type: ignore[attr-defined]
-                raise
+            except OSError as error:  # a full disk, a folder that is gone: it was not asked for wrongly
+                raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
 
 
 def _trainer(config: RunConfig, recorder: Recorder, run: RunDirectory) -> Trainer:

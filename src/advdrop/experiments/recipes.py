@@ -29,8 +29,8 @@ MNIST: Values = {
     "training": {"updates": 100 * 468, "epoch_updates": 468, "labelled": 128, "unlabelled": 128},
 }
 SMALL_MNIST: Values = {
-    # Ours, for a minute or two on two cores: small batches, shifts of two pixels, and a weight that rises for as long as
-    # the learning rate is high. Chosen in a handful of runs with seed 0 and a look at their test errors: the data set
+    # Ours, for a minute or two on two cores: small batches, shifts of two pixels, a weight that rises as long as the
+    # learning rate is high. Chosen in a handful of runs with seed 0 and a look at their test errors: the data set
     # is for demonstrations, not for measurements.
     "data": {"pad_crop": 2},
     "objective": {"ramp": 0.8},

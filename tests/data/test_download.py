@@ -268,6 +268,16 @@ def test_ctrl_c_leaves_a_part_to_resume(server, tmp_path, monkeypatch):
     assert server.asked[-1] == f"bytes={kept}-"
 
 
+@pytest.mark.parametrize(("idle", "asked"), [(3600, f"bytes={5 * CHUNK}-"), (0, None)])
+def test_a_part_whose_process_was_killed_is_taken_over(server, tmp_path, idle, asked):
+    left = tmp_path / "data.bin.part.tmpabc"
+    left.write_bytes(CONTENT[: 5 * CHUNK])
+    os.utime(left, (left.stat().st_mtime - idle,) * 2)
+    assert fetch(remote(server), tmp_path).read_bytes() == CONTENT
+    assert server.asked == [asked]
+    assert left.exists() == (idle == 0)  # it may belong to a process that is still at work
+
+
 def test_two_at_once_never_share_a_part(server, tmp_path, monkeypatch):
     # Both begin with the same part on disk, and neither goes on before the other has begun.
     (tmp_path / "data.bin.part").write_bytes(CONTENT[:5000])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -103,8 +104,10 @@ def _download(part: Path, progress: bool, url: str, output: str, _: object) -> N
     # The part is claimed by renaming it. Of two processes only one can have it and the other begins its own, so that
     # neither writes into the other's file, and no lock is left behind by one that was killed.
     mine = part.with_name(f"{part.name}.{Path(output).name}")
-    with suppress(FileNotFoundError):
-        part.replace(mine)
+    for left in (part, *_orphans(part)):
+        with suppress(FileNotFoundError):
+            left.replace(mine)
+            break
     try:
         with mine.open("ab") as out:
             _receive(url, out, part.stem, progress)
@@ -115,6 +118,14 @@ def _download(part: Path, progress: bool, url: str, output: str, _: object) -> N
         if _size(mine):
             mine.replace(part)
         mine.unlink(missing_ok=True)
+
+
+def _orphans(part: Path) -> list[Path]:
+    """Parts whose process was killed: one that lives would have had bytes by now, or given up waiting for them."""
+    idle = time.time() - 2 * TIMEOUT[1]
+    with suppress(FileNotFoundError):
+        return [path for path in sorted(part.parent.glob(f"{part.name}.*")) if path.stat().st_mtime < idle]
+    return []
 
 
 def _receive(url: str, out: BinaryIO, name: str, progress: bool) -> None:

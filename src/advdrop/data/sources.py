@@ -343,6 +343,7 @@ _ALL = (
                     "bb300cfdad3c16e7a12a480ee83cd310",
                 ),
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+                "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
             ),
         ),
         ("fashion-mnist", "FashionMNIST/raw"),

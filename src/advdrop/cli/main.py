@@ -79,7 +79,13 @@ def _dispatch(parsed: BaseModel) -> int:
             return 2
     # The commands import torch and Lightning: seconds, which only those who need them should wait for.
     name = re.sub(r"(?<=[a-z])[A-Z].*", "", type(command).__name__).lower()
-    code: int = import_module(f"advdrop.cli.{name}").run(command)
+    terminal = sys.stderr.isatty()
+    if terminal:
+        print("starting ...", end="", file=sys.stderr, flush=True)
+    module = import_module(f"advdrop.cli.{name}")
+    if terminal:
+        print("\r            \r", end="", file=sys.stderr, flush=True)
+    code: int = module.run(command)
     return code
 
 

@@ -133,6 +133,7 @@ class Recorder(Callback):
         self._count_time(training=True)
         every = config.training.evaluate_every
         if trainer.is_global_zero and (last or (every > 0 and epoch % every == 0)):
+            self.progress.evaluating()
             row |= self.evaluate()
             self._count_time(training=False)
         row["seconds"] = round(self.seconds, 3)

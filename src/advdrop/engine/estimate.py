@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ class Estimate:
 
 def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
     """Time a few updates on one CPU process, whitening left out."""
+    print(f"timing {updates + 1} updates of {config.method} ...", file=sys.stderr, flush=True)
     training = config.training
     with borrowed_noise(torch.device("cpu")):
         network = network_of(config, data.shape, len(data.classes))

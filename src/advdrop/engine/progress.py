@@ -33,6 +33,11 @@ class Progress:
         if self.bar is not None:
             self.bar.update()
 
+    def evaluating(self) -> None:
+        """The test images are being looked at: on a large network that takes a while."""
+        if self.bar is not None:
+            self.bar.set_postfix_str("evaluating ...")
+
     def epoch(self, done: int, numbers: dict[str, float]) -> None:
         """An epoch is over."""
         shown = "  ".join(

@@ -246,7 +246,7 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
     data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
     _refuse_other_data(run, data)
     network = load_network(path, data)
-    found = predictions(network, data.test.x, preprocess_of(config, data, run.split))
+    found = predictions(network, data.test.x, preprocess_of(config, data, run.split), progress=True)
     wrong = found != data.test.y
     classes = {
         name: 100.0 * float(wrong[data.test.y == c].float().mean())

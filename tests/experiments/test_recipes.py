@@ -166,7 +166,7 @@ def test_the_authors_add_entropy_to_semi_supervised_methods(method, weight):
 
 @pytest.mark.parametrize(
     ("dataset", "batch", "epochs"),
-    [("mnist", 128, 100), ("svhn", 100, 300), ("cifar10", 100, 300), ("mnist5k", 128, 7), ("own", 100, 10)],
+    [("mnist", 128, 100), ("svhn", 100, 300), ("cifar10", 100, 300), ("mnist5k", 128, 6), ("own", 100, 10)],
 )
 def test_all_labels_are_one_stream_and_an_epoch_is_the_training_set(dataset, batch, epochs):
     training = resolved(dataset, labels="all").training

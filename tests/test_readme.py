@@ -2,8 +2,11 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
+from advdrop.cli.compare import results_table
+from advdrop.cli.main import _parse
 from step import table
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +23,20 @@ def test_first_code_block_is_the_first_example():
 def test_step_table_is_made_from_the_record():
     rows = json.loads((ROOT / "results/step.json").read_text())
     assert table(rows) in README
+
+
+def test_demo_table_is_made_from_the_record():
+    results = json.loads((ROOT / "results/demo.json").read_text())
+    assert results_table(results) in README
+    assert results["vadd-kl"][0]["test_error_percent"] < results["dropout"][0]["test_error_percent"]
+
+
+def test_every_command_of_the_readme_parses():
+    """The options that it shows are there; what they do is tested elsewhere."""
+    commands = re.findall(r"^advdrop (.+?)(?:  +#.*)?$", README, re.MULTILINE)
+    assert len(commands) > 6
+    for command in commands:
+        _parse(shlex.split(command))
 
 
 def test_code_in_the_table_of_contents_exists():

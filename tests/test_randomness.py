@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop.randomness import borrowed_noise, derived_generator, derived_seed, mask_generator, noise_state
+from advdrop.randomness import borrowed_noise, derived_generator, derived_seed, mask_generator, noise_state, seed_noise
 
 CPU = torch.device("cpu")
 
@@ -147,3 +147,10 @@ def test_a_derived_generator_starts_from_its_seed_and_leaves_the_global_one_alon
     assert torch.equal(drawn(torch.Generator().manual_seed(derived_seed(3, "order", 1))), first)
     assert not torch.equal(drawn(derived_generator(3, "order", 2)), first)
     assert derived_generator(0, device=CPU).device == CPU
+
+
+def test_seeding_the_noise_is_what_manual_seed_does():
+    torch.manual_seed(2**61 + 3)
+    expected = torch.rand(4)
+    seed_noise(CPU, 2**61 + 3)
+    assert torch.equal(torch.rand(4), expected)

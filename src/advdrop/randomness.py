@@ -74,6 +74,17 @@ def derived_generator(*parts: int | str, device: torch.device | None = None) -> 
     return torch.Generator(device or "cpu").manual_seed(derived_seed(*parts))
 
 
+def seed_noise(device: torch.device, seed: int) -> None:
+    """Start the global generators of the CPU and of ``device`` from ``seed``.
+
+    ``torch.manual_seed`` does the same for every device there could be, and takes a millisecond to remember that for the
+    ones that are not in use.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+
+
 def _restore(state: NoiseState) -> None:
     torch.set_rng_state(state.cpu)
     if state.accelerator is not None:

@@ -77,8 +77,8 @@ def derived_generator(*parts: int | str, device: torch.device | None = None) -> 
 def seed_noise(device: torch.device, seed: int) -> None:
     """Start the global generators of the CPU and of ``device`` from ``seed``.
 
-    ``torch.manual_seed`` does the same for every device there could be, and takes a millisecond to remember that for the
-    ones that are not in use.
+    ``torch.manual_seed`` does so for every device there could be, and takes a millisecond to remember it for those
+    that are not in use.
     """
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":

@@ -106,7 +106,7 @@ class Training(LightningModule):
         return loss.total
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        """Nothing: Lightning would do it after the forward pass, which then lacks that memory (4 % of a step)."""
+        """Nothing: Lightning would do it after the forward pass, which then lacks that memory."""
 
     def configure_optimizers(self) -> torch.optim.Adam:
         """Adam; what changes is set before each update."""

@@ -2,6 +2,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from advdrop.objectives import Passes
+
 # Two xdist workers share two cores: more threads would only fight.
 torch.set_num_threads(1)
 
@@ -17,3 +19,9 @@ def _seeded():
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """Every pass by itself, so that two networks of which one could run them together draw the same noise."""
+    monkeypatch.setattr(Passes, "_on_their_own", lambda passes: False)

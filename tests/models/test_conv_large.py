@@ -6,7 +6,7 @@ from torch import nn
 
 from advdrop.masks import AdversarialDropout, flip_budget
 from advdrop.models import adversarial_layers, conv_large, cut
-from advdrop.models.layers import GaussianNoise, MeanOnlyBatchNorm2d
+from advdrop.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_noise_first_and_dropout_after_both_poolings(model):
     assert isinstance(modules[0], GaussianNoise)
     assert modules[0].sigma == 0.15
     after_pooling = [modules[i + 1] for i, m in enumerate(modules) if isinstance(m, nn.MaxPool2d)]
-    assert [type(m) for m in after_pooling] == [nn.Dropout, nn.Dropout]
+    assert [type(m) for m in after_pooling] == [Dropout, Dropout]
     assert [m.p for m in after_pooling] == [0.5, 0.5]
 
 

@@ -4,6 +4,7 @@ from torch import nn
 
 from advdrop.masks import flip_budget
 from advdrop.models import adversarial_layers, mlp
+from advdrop.models.layers import Dropout
 
 
 def test_parameters_by_hand():
@@ -14,7 +15,7 @@ def test_parameters_by_hand():
 
 def test_the_order_of_its_parts():
     kinds = [type(m) for m in mlp(hidden=(9, 8, 7), dropout=0.3).under]
-    block = [nn.Linear, nn.ReLU, nn.Dropout]
+    block = [nn.Linear, nn.ReLU, Dropout]
     assert kinds == [nn.Flatten, *block, *block, nn.Linear, nn.ReLU]
     assert [m.p for m in mlp(hidden=(9, 8, 7), dropout=0.3).under if isinstance(m, nn.Dropout)] == [0.3, 0.3]
     assert [m.p for m in mlp().under if isinstance(m, nn.Dropout)] == [0.0]

@@ -197,7 +197,7 @@ compiler_noise = pytest.mark.filterwarnings("ignore:The .grad attribute of a Ten
 
 @compiler_noise
 @every
-def test_compiled_parts_give_the_same_loss_and_gradients(make):
+def test_compiled_parts_give_the_same_loss_and_gradients(make, apart):
     torch._dynamo.reset()
     model = quiet(p=0.5).double()
     compiled = Split(torch.compile(model.under, backend="eager"), torch.compile(model.upper, backend="eager"))
@@ -284,7 +284,7 @@ def test_ranks_seeded_alike_draw_different_masks(ranks):
 @compiler_noise
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler needs a C++ compiler")
-def test_inductor_compiles_under_and_upper():
+def test_inductor_compiles_under_and_upper(apart):
     torch._dynamo.reset()
     model = quiet(p=0.5)
     compiled = Split(torch.compile(model.under), torch.compile(model.upper))

@@ -48,7 +48,7 @@ def two_layers(p):
 @pytest.mark.parametrize("noise", ["shared", "independent"])
 @pytest.mark.parametrize("p", [0.5, 0.0])
 @pytest.mark.filterwarnings("ignore:Opaque could not be cut", "ignore:the mask search met an all-zero")
-def test_reused_lower_pass_equals_full_passes(make, noise, p):
+def test_reused_lower_pass_equals_full_passes(make, noise, p, apart):
     model, rows = make(p).double(), batch(dtype=torch.float64)
     objective = CrossEntropy() + VAdD(noise=noise) + SAdD(noise=noise) + VAT(noise=noise)
     results = []

@@ -12,6 +12,11 @@ from advdrop.vocabulary import Order, Ties
 
 Budget = int | Sequence[int] | Tensor
 
+GROUPED = 8
+"""How many units of a wide layer are looked at as one group."""
+WIDE = 16_384
+"""The number of units from which on that pays (``benchmarks/search.py`` measures it)."""
+
 
 @torch.no_grad()
 def flip_mask(
@@ -63,14 +68,34 @@ def flip_mask(
         score, floor = torch.where(score > 0, -score, -torch.inf), -torch.inf
     # One more than the budget, where the layer has it, so that the released rule can see its (k+1)-th gain.
     beyond = int(ties == "dropped" and most < kept.shape[1])
-    best, units = score.topk(most + beyond, dim=1, sorted=limits is not None or ties == "dropped")
+    best, units = _best(score, most + beyond)
+    if limits is not None or ties == "dropped":
+        best, ranks = best.sort(dim=1, descending=True)
+        units = units.gather(1, ranks)
     flips = best > floor
     if limits is not None:
         flips &= torch.arange(best.shape[1], device=mask.device) < limits[:, None]
     if ties == "dropped":
         flips &= best > _runner_up(best, most if limits is None else limits, floor)
-    flipped = (kept.gather(1, units) - flips.to(mask.dtype)).abs()
+    flipped = (kept.gather(1, units) - flips.to(mask.dtype)).abs_()
     return kept.scatter(1, units, flipped).view_as(mask)
+
+
+def _best(score: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest scores of each example and their units, both ``(B, k)``, in no order.
+
+    In a wide layer a score is worth sorting only if it is in one of the k groups with the largest maxima: whatever is
+    in another group has k scores above it. Maxima are cheap. Narrow layers are sorted as they are.
+    """
+    groups = score.shape[1] // GROUPED
+    if score.shape[1] < WIDE or score.shape[1] % GROUPED or k > groups // 8:
+        return score.topk(k, dim=1, sorted=False)
+    # Group g holds the units g, g + groups, g + 2·groups, ...: the maximum goes along whole rows of memory.
+    chosen = score.unflatten(1, (GROUPED, groups)).amax(1).topk(k, dim=1, sorted=False).indices
+    offsets = torch.arange(0, score.shape[1], groups, device=score.device)
+    candidates = (chosen[:, None] + offsets[:, None]).flatten(1)
+    best, where = score.gather(1, candidates).topk(k, dim=1, sorted=False)
+    return best, candidates.gather(1, where)
 
 
 def _limits(budget: Budget, kept: Tensor) -> tuple[int, Tensor | None]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.masks.bits import bernoulli
 from advdrop.vocabulary import Granularity, Scale
 
 GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
@@ -50,16 +51,13 @@ def sample_mask(
     tensor([[1., 1., 1.],
             [1., 1., 1.]])
     """
-    p = checks.fraction("p", p)
+    keep = 1.0 - checks.fraction("p", p)
     if isinstance(like, Tensor):
         checks.floating("like", like)
-        mask = like.new_empty(mask_shape(like.shape, granularity))
-    else:
-        device = generator.device if generator is not None else None
-        mask = torch.empty(mask_shape(like, granularity), device=device)
-    if p == 0.0:
-        return mask.fill_(1.0)
-    return mask.bernoulli_(1.0 - p, generator=generator)
+        shape = mask_shape(like.shape, granularity)
+        return bernoulli(shape, keep, generator, dtype=like.dtype, device=like.device)
+    device = generator.device if generator is not None else None
+    return bernoulli(mask_shape(like, granularity), keep, generator, device=device)
 
 
 def scale_mask(mask: Tensor, p: float, scale: Scale = "inverted") -> Tensor:

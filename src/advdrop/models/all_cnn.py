@@ -7,7 +7,7 @@ from torch import nn
 from advdrop import checks
 from advdrop.masks import AdversarialDropout
 from advdrop.models import shapes
-from advdrop.models.layers import he_initialised
+from advdrop.models.layers import Dropout, he_initialised
 from advdrop.models.split import Split
 
 
@@ -44,15 +44,15 @@ def all_cnn(
     checks.fraction("dropout", dropout)
     model = Split(
         under=nn.Sequential(
-            nn.Dropout(input_dropout),
+            Dropout(input_dropout),
             *_conv(channels, 96),
             *_conv(96, 96),
             *_conv(96, 96, stride=2),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_conv(96, 192),
             *_conv(192, 192),
             *_conv(192, 192, stride=2),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_conv(192, 192, padding=0),
             *_conv(192, 192, kernel=1, padding=0),
             nn.AdaptiveAvgPool2d(1),

@@ -10,7 +10,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from advdrop import checks
 from advdrop.masks import AdversarialDropout
 from advdrop.models import shapes
-from advdrop.models.layers import GaussianNoise, MeanOnlyBatchNorm2d, he_initialised
+from advdrop.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d, he_initialised
 from advdrop.models.split import Split
 from advdrop.vocabulary import Norm
 
@@ -67,12 +67,12 @@ def conv_large(
             *_block(n128, n128, norm, momentum),
             *_block(n128, n128, norm, momentum),
             nn.MaxPool2d(2),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_block(n128, n256, norm, momentum),
             *_block(n256, n256, norm, momentum),
             *_block(n256, n256, norm, momentum),
             nn.MaxPool2d(2),
-            nn.Dropout(dropout if second_dropout else 0.0),
+            Dropout(dropout if second_dropout else 0.0),
             *_block(n256, n512, norm, momentum, padding=0),
             *_block(n512, n256, norm, momentum, kernel=1, padding=0),
             *_block(n256, n128, norm, momentum, kernel=1, padding=0),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from advdrop import checks
 from advdrop.masks import AdversarialDropout
 from advdrop.models import shapes
-from advdrop.models.layers import he_initialised
+from advdrop.models.layers import Dropout, he_initialised
 from advdrop.models.split import Split
 
 
@@ -64,15 +64,15 @@ def highway(
     checks.fraction("dropout", dropout)
     model = Split(
         under=nn.Sequential(
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_conv(channels, 32),
             *(HighwayLayer(32) for _ in range(4)),
             nn.MaxPool2d(2),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_conv(32, 80),
             *(HighwayLayer(80) for _ in range(5)),
             nn.MaxPool2d(2),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_conv(80, 128),
             *(HighwayLayer(128) for _ in range(5)),
             *_conv(128, 100, kernel=1),

@@ -10,7 +10,7 @@ from torch import nn
 from advdrop import checks
 from advdrop.masks import AdversarialDropout
 from advdrop.models import shapes
-from advdrop.models.layers import he_initialised
+from advdrop.models.layers import Dropout, he_initialised
 from advdrop.models.split import Split
 
 
@@ -46,7 +46,7 @@ def mlp(
     model = Split(
         under=nn.Sequential(
             nn.Flatten(),
-            *(part for a, b in below for part in (nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout))),
+            *(part for a, b in below for part in (nn.Linear(a, b), nn.ReLU(), Dropout(dropout))),
             nn.Linear(*last),
             nn.ReLU(),
         ),

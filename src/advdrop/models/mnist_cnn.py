@@ -9,7 +9,7 @@ from torch import nn
 from advdrop import checks
 from advdrop.masks import AdversarialDropout
 from advdrop.models import shapes
-from advdrop.models.layers import he_initialised
+from advdrop.models.layers import Dropout, he_initialised
 from advdrop.models.split import Split
 
 
@@ -42,9 +42,9 @@ def mnist_cnn(
     model = Split(
         under=nn.Sequential(
             *_block(channels, 32, kernel),
-            nn.Dropout(0.5),
+            Dropout(0.5),
             *_block(32, 64, kernel),
-            nn.Dropout(0.5),
+            Dropout(0.5),
             *_block(64, 128, kernel),
             nn.Flatten(),
         ),

@@ -7,7 +7,7 @@ from torch import nn
 from advdrop import checks
 from advdrop.masks import AdversarialDropout
 from advdrop.models import shapes
-from advdrop.models.layers import he_initialised
+from advdrop.models.layers import Dropout, he_initialised
 from advdrop.models.split import Split
 
 
@@ -44,12 +44,12 @@ def network_in_network(
             *_conv(192, 160, kernel=1),
             *_conv(160, 96, kernel=1),
             nn.MaxPool2d(3, stride=2, ceil_mode=True),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_conv(96, 192, kernel=5),
             *_conv(192, 192, kernel=1),
             *_conv(192, 192, kernel=1),
             nn.AvgPool2d(3, stride=2, ceil_mode=True),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_conv(192, 192, kernel=3),
             *_conv(192, 192, kernel=1),
             nn.AdaptiveAvgPool2d(1),

@@ -20,7 +20,7 @@ from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, s
 from advdrop.masks.search import SearchBudget
 from advdrop.models.split import Hidden
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Pass, Passes
+from advdrop.objectives.passes import Pass, Passes, Replayed, View
 from advdrop.vocabulary import BudgetOf, Noise
 
 Target = Callable[[Passes, Rows], Tensor]
@@ -86,6 +86,16 @@ class AdD(Term):
         """Such as ``vadd_kl``."""
         divergence = getattr(self.divergence, "__name__", type(self.divergence).__name__)
         return f"{type(self).__name__.lower()}_{divergence}"
+
+    @property
+    def ahead(self) -> tuple[View, ...]:
+        """The clean pass, and another one of the under network if the noise is independent."""
+        return ("clean",) if self.noise == "shared" else ("clean", "adversarial")
+
+    @property
+    def replayed(self) -> Replayed:
+        """With shared noise, that of the upper network."""
+        return "upper" if self.noise == "shared" else "nothing"
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""

@@ -12,7 +12,7 @@ from advdrop import checks
 from advdrop.batch import Rows
 from advdrop.divergences import cross_entropy
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes
+from advdrop.objectives.passes import Passes, Replayed
 from advdrop.vocabulary import Ball, Noise
 
 
@@ -41,6 +41,11 @@ class AT(Term):
         checks.positive("epsilon", self.epsilon)
         checks.choice("norm", self.norm, ("linf", "l2"))
         checks.choice("noise", self.noise, ("independent", "shared"))
+
+    @property
+    def replayed(self) -> Replayed:
+        """With shared noise, that of the whole pass."""
+        return "all" if self.noise == "shared" else "nothing"
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.batch import Batch, Rows
-from advdrop.objectives.passes import Passes
+from advdrop.objectives.passes import Passes, Replayed, View
 from advdrop.schedules import Schedule
 from advdrop.statistics import MOVING
 from advdrop.vocabulary import PassName
@@ -76,7 +76,9 @@ class Objective(ABC):
         """
         checks.fraction("progress", progress)
         wants_gradient = any(term.input_gradient for _, term in self.parts)
-        passes = Passes(model, batch, generator, moving, wants_gradient, measure)
+        ahead = [(term.rows, view) for _, term in self.parts for view in term.ahead]
+        replayed = max((term.replayed for _, term in self.parts), key=("nothing", "upper", "all").index)
+        passes = Passes(model, batch, generator, moving, wants_gradient, measure, ahead, replayed)
         terms, weights, measures, total = {}, {}, {}, None
         for name, (factors, term) in self.named_parts().items():
             checks.choice("rows", term.rows, ("labelled", "unlabelled"))
@@ -139,6 +141,16 @@ class Term(Objective):
 
     input_gradient: ClassVar[bool] = False
     """Whether the term differentiates the labelled clean pass with respect to its input."""
+
+    @property
+    def ahead(self) -> tuple[View, ...]:
+        """The passes of its rows that the term will ask for and that need nothing of each other."""
+        return ("clean",)
+
+    @property
+    def replayed(self) -> Replayed:
+        """The part of the network whose noise in the clean pass the term wants to see again."""
+        return "nothing"
 
     @property
     def name(self) -> str:

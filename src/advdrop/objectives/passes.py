@@ -1,10 +1,17 @@
-"""The forward passes of one training step; the clean ones are made once and shared by all terms."""
+"""The forward passes of one training step.
+
+The clean ones are made once and shared by all terms. What lies below the first noise is the same in every pass of the
+same rows, and is computed once too. Where each row of the network is on its own, all passes that are known to come run
+as one batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +19,23 @@ from torch import Tensor, nn
 from advdrop.batch import Batch, Rows
 from advdrop.masks import AdversarialDropout, Masks, handing, sample_mask, scale_mask
 from advdrop.masks.layer import Hand
+from advdrop.models.rowwise import beginning, by_rows, still
 from advdrop.models.split import Hidden, cut
 from advdrop.randomness import NoiseState, borrowed_noise, mask_generator, noise_state
 from advdrop.statistics import MOVING, PASSES, frozen_statistics
 from advdrop.vocabulary import PassName
 
 Layers = tuple[AdversarialDropout, ...]
+
+View = Literal["clean", "second", "adversarial"]
+"""A pass of some rows that needs nothing of another: the clean one, a second one with other noise and the second view,
+or the under network alone, as the second one, for the adversarial mask."""
+
+Ahead = tuple[Rows, View]
+"""A pass that will be asked for."""
+
+Replayed = Literal["nothing", "upper", "all"]
+"""The part of the network whose noise in the clean pass will be seen again."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,13 @@ class Pass:
     noise: NoiseState
     upper_noise: NoiseState
 
+    def split(self, sizes: Sequence[int]) -> list[Pass]:
+        """The same as several passes of some rows each. Their noise cannot be seen again one by one."""
+        h, logits, *masks = (tensor.split(sizes) for tensor in (self.h, self.logits, *self.masks))
+        return [
+            replace(self, h=h[i], logits=logits[i], masks=tuple(mask[i] for mask in masks)) for i in range(len(sizes))
+        ]
+
     def scale(self, masks: Masks) -> Masks:
         """Masks of 0 and 1 as the layers apply them."""
         return tuple(scale_mask(m, _p(layer), layer.scale) for layer, m in zip(self.layers, masks, strict=True))
@@ -55,6 +80,8 @@ class Passes:
         moving: the passes that may move running batch-norm statistics.
         input_gradient: whether a term will want ∂/∂x of the labelled clean pass.
         measure: whether terms should measure themselves, into ``measures``.
+        ahead: the passes that the terms are known to ask for, so that they can run together.
+        replayed: what they will want to see the noise of again, which cannot be had of passes that ran together.
     """
 
     def __init__(
@@ -65,6 +92,8 @@ class Passes:
         moving: Collection[PassName] = MOVING,
         input_gradient: bool = False,
         measure: bool = False,
+        ahead: Sequence[Ahead] = (),
+        replayed: Replayed = "nothing",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"an objective takes a model and a Batch, got a {type(model).__name__} as model")
@@ -90,6 +119,12 @@ class Passes:
         self._input_gradient = input_gradient
         self._images: dict[str, Tensor] = {}
         self._clean: dict[str, Pass] = {}
+        self._first, self._rest = beginning(self.split.under)
+        self._begun: dict[Tensor, Hidden] = {}
+        self._ahead = ahead
+        self._replayed = replayed
+        self._ready: defaultdict[Ahead, list[Pass]] = defaultdict(list)
+        self._under_ready: defaultdict[Rows, list[Hidden]] = defaultdict(list)
         self._norms = [module for module in model.modules() if hasattr(module, "track_running_stats")]
 
     def images(self, rows: Rows) -> Tensor:
@@ -104,18 +139,26 @@ class Passes:
         """f(x, εs), the pass that all terms on these rows share."""
         rows = self._own(rows)
         if rows not in self._clean:
+            self._together()
+            ready = self._ready[rows, "clean"]
             name: PassName = "labelled" if rows == "labelled" else "clean"
-            self._clean[rows] = self._sampled(self.images(rows), name)
+            self._clean[rows] = ready.pop() if ready else self._sampled(self._begin(self.images(rows)), name)
         return self._clean[rows]
 
     def again(self, rows: Rows) -> Pass:
         """f(x', ε's): another pass with other noise and other masks, on the second view where there is one."""
-        return self._sampled(self._second_view(rows), "second")
+        self._together()
+        ready = self._ready[self._own(rows), "second"]
+        return ready.pop() if ready else self._sampled(self._begin(self._second_view(rows)), "second")
 
     def under_again(self, rows: Rows) -> Hidden:
         """h': another pass of the under network alone, with other noise, on the second view where there is one."""
+        self._together()
+        ready = self._under_ready[self._own(rows)]
+        if ready:
+            return ready.pop()
         with self._statistics("adversarial"):
-            return self.split.under(self._second_view(rows))
+            return self._rest(self._begin(self._second_view(rows)))
 
     def upper(self, h: Hidden, layers: Layers, masks: Masks, name: PassName) -> Tensor:
         """f^upper(h ⊙ ε) for these (scaled) masks, ``(B, C)``."""
@@ -125,7 +168,7 @@ class Passes:
     def perturbed(self, x: Tensor, rows: Rows, noise: str) -> Tensor:
         """f(x + r) of a whole pass, with the noise and the masks of the clean pass (``"shared"``) or with others."""
         if noise == "independent":
-            return self._sampled(x, "input").logits
+            return self._sampled(self._first(x), "input").logits
         clean = self.clean(rows)
         masks = dict(zip(clean.layers, clean.scale(clean.masks), strict=True))
         with self.unnoticed(clean.noise), self._statistics("input"), handing(_given(masks)):
@@ -144,7 +187,18 @@ class Passes:
         """A block that leaves the global noise as it was; inside, the noise starts from ``start`` or from here."""
         return borrowed_noise(self.device, start)
 
-    def _sampled(self, x: Tensor, name: PassName) -> Pass:
+    def _begin(self, x: Tensor) -> Hidden:
+        """What lies below the first noise, once for all passes of these rows."""
+        if x not in self._begun:
+            self._begun[x] = self._first(x)
+        return self._begun[x]
+
+    def _sampled(self, begun: Hidden, name: PassName) -> Pass:
+        with self._statistics(name):
+            noise = self.noise()
+            return self._upper_sampled(self._rest(begun), noise)
+
+    def _upper_sampled(self, h: Hidden, noise: NoiseState) -> Pass:
         masks: dict[AdversarialDropout, Tensor] = {}
 
         def sample(layer: AdversarialDropout, h: Tensor) -> Tensor:
@@ -152,19 +206,43 @@ class Passes:
                 masks[layer] = sample_mask(h, _p(layer), self.generator, layer.granularity)
             return scale_mask(masks[layer], _p(layer), layer.scale)
 
-        with self._statistics(name):
-            noise = self.noise()
-            h = self.split.under(x)
-            upper_noise = self.noise()
-            versions = _versions(h)
-            with handing(sample):
-                logits = _logits(self.split.upper(h))
+        upper_noise = self.noise()
+        versions = _versions(h)
+        with handing(sample):
+            logits = _logits(self.split.upper(h))
         if masks and versions != _versions(h):
             raise ValueError(
                 "the upper network changes its input in place, so it cannot run again on the same h; use inplace=False "
                 "in its first layer"
             )
         return Pass(h, tuple(masks), tuple(masks.values()), logits, noise, upper_noise)
+
+    def _together(self) -> None:
+        """Make the passes that are known to come as one batch, if that comes to the same: the first time only."""
+        known, self._ahead = [(self._own(rows), view) for rows, view in self._ahead], ()
+        cleans = dict.fromkeys(key for key in known if key[1] == "clean")
+        whole = [*cleans, *(key for key in known if key[1] == "second")]
+        under = [rows for rows, view in known if view == "adversarial"]
+        if len(whole) + len(under) < 2 or not self._on_their_own():
+            return
+        images = [self.images(rows) if view == "clean" else self._second_view(rows) for rows, view in whole]
+        inputs = [self._begin(x) for x in (*images, *(self._second_view(rows) for rows in under))]
+        if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+            return
+        sizes = [len(x) for x in inputs]
+        noise = self.noise()
+        h, *under_h = self._rest(torch.cat(inputs)).split([sum(sizes[: len(whole)]), *sizes[len(whole) :]])
+        for key, made in zip(whole, self._upper_sampled(h, noise).split(sizes[: len(whole)]), strict=True):
+            self._ready[key].append(made)
+        for rows, part in zip(under, under_h, strict=True):
+            self._under_ready[rows].append(part)
+
+    def _on_their_own(self) -> bool:
+        """Whether the rows of one batch can be those of several passes, and nobody would miss a pass's own noise."""
+        upper = self.split.upper
+        replays = self._replayed == "all" or (self._replayed == "upper" and not still(upper))
+        changes = any(getattr(module, "inplace", False) for module in upper.modules())
+        return not (replays or changes or self._input_gradient) and by_rows(self._rest, upper)
 
     def _own(self, rows: Rows) -> Rows:
         return "labelled" if self.batch.u is None else rows

@@ -10,7 +10,7 @@ from torch import Tensor
 from advdrop.batch import Rows
 from advdrop.divergences import Divergence, qe
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes
+from advdrop.objectives.passes import Passes, View
 
 
 @final
@@ -28,6 +28,11 @@ class PiModel(Term):
 
     divergence: Divergence = qe
     rows: Rows = "unlabelled"
+
+    @property
+    def ahead(self) -> tuple[View, ...]:
+        """Both passes."""
+        return ("clean", "second")
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from advdrop import checks
 from advdrop.batch import Rows
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes
+from advdrop.objectives.passes import Passes, View
 
 
 @final
@@ -34,6 +34,12 @@ class TransformationStability(Term):
 
     def __post_init__(self) -> None:
         checks.count("passes", self.passes, least=2)
+
+    @property
+    def ahead(self) -> tuple[View, ...]:
+        """All n passes."""
+        second: View = "second"
+        return ("clean", *[second] * (self.passes - 1))
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""

@@ -13,7 +13,7 @@ from advdrop.batch import Rows
 from advdrop.divergences import Divergence, kl
 from advdrop.objectives.adversarial_training import unit
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes
+from advdrop.objectives.passes import Passes, Replayed
 from advdrop.vocabulary import Noise
 
 
@@ -48,6 +48,11 @@ class VAT(Term):
         checks.positive("xi", self.xi)
         checks.count("iterations", self.iterations)
         checks.choice("noise", self.noise, ("independent", "shared"))
+
+    @property
+    def replayed(self) -> Replayed:
+        """With shared noise, that of the whole pass."""
+        return "all" if self.noise == "shared" else "nothing"
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""

@@ -132,7 +132,7 @@ def binary(name: str, tensor: Tensor) -> None:
     """An error that shows an offending value unless every element is 0 or 1 (when value checks are due)."""
     if not due(name, tensor):
         return
-    least, most = torch.aminmax(tensor.square().sub_(tensor))
+    least, most = torch.aminmax(torch.addcmul(tensor, tensor, tensor, value=-1.0))  # x - x², in one go
     if not (least == 0 and most == 0):
         odd = tensor[(tensor != 0) & (tensor != 1)][0].item()
         raise ValueError(f"{name} must hold only 0 and 1, got {odd!r}")

@@ -15,6 +15,8 @@ PassName = Literal["labelled", "clean", "second", "adversarial", "search", "inpu
 """The passes of a step: the clean ones of the labelled and of the other rows, a second one with other noise (Π), the
 one with the adversarial mask, the mask search, and those on perturbed inputs (AT, VAT)."""
 
+Precision = Literal["auto", "32", "bf16", "fp16"]
+MemoryFormat = Literal["auto", "contiguous", "channels_last"]
 Labels = int | Literal["all"]
 Scaling = Literal["unit", "centred", "none"]
 Padding = Literal["reflect", "zeros"]

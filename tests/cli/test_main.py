@@ -102,8 +102,13 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --resume nowhere", "nowhere is not a run: it has no config.yaml"),
         ("train --resume nowhere --seed 4", "leave out --seed"),
         ("compare --methods dropout,nothing", "'nothing', which is unknown"),
-        ("compare --devices 2", "compare runs in one process; use --devices and --nodes with advdrop train"),
+        ("compare --devices 2", "each run of a comparison is one process; use --devices and --nodes with"),
         ("compare --seeds 0", "--seeds must be at least 1, got 0"),
+        ("compare --set engine.devices=2", "each run of a comparison is one process"),
+        ("compare --jobs 1 --set engine.accelerator=quantum", "invalid accelerator name"),
+        ("compare --jobs 0", "--jobs takes a number of processes, at least 1, or 'auto', got '0'"),
+        ("compare --jobs -1", "--jobs takes a number of processes, at least 1, or 'auto', got '-1'"),
+        ("compare --jobs x", "--jobs takes a number of processes, at least 1, or 'auto', got 'x'"),
         ("evaluate nowhere", "nowhere is not a run"),
         ("evaluate", "the following arguments are required: RUN"),
         ("show", "the following arguments are required: RUNS"),
@@ -198,12 +203,12 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
 
 
 def test_compare_uses_one_split_for_all_methods_and_keeps_what_is_done(capsys, tmp_path):
-    typed = ["compare", *TINY, "--methods", "dropout,vadd-kl", "--seeds", "2", "--out", "c"]
+    typed = ["compare", *TINY, "--methods", "dropout,vadd-kl", "--seeds", "2", "--out", "c", "--jobs", "1"]
     code, out, err = advdrop_says(capsys, *typed)
     assert code == 0
     assert re.search(r"\| dropout +\| [\d.]+ ± [\d.]+ +\| 2 ", out)
     assert re.search(r"\| vadd-kl +\| [\d.]+ ± [\d.]+ +\| 2 ", out)
-    assert "[4/4] vadd-kl, seed 1" in err
+    assert "[4/4] vadd-kl seed 1" in err
     runs = {name: RunDirectory.open(tmp_path / "c" / name) for name in ("dropout-0", "vadd-kl-0", "vadd-kl-1")}
     split = {name: run.split.labelled.tolist() for name, run in runs.items()}
     assert split["dropout-0"] == split["vadd-kl-0"] != split["vadd-kl-1"]
@@ -281,10 +286,10 @@ def test_what_goes_wrong_on_the_way_has_its_own_code(error, code, capsys, monkey
 
 
 def test_a_method_that_diverges_does_not_stop_the_comparison(capsys):
-    wild = ["--set", "optimiser.learning_rate=1e30", "--set", "optimiser.ramp_down=0", "--updates", "12"]
+    wild = ["--set", "optimiser.learning_rate=1e30", "--set", "optimiser.ramp_down=0", "--updates", "12", "--jobs", "1"]
     typed = [part for part in TINY if part not in ("--updates", "4")]
     code, out, err = advdrop_says(capsys, "compare", *typed, *wild, "--methods", "dropout,vadd-kl", "--quiet")
     assert code == 1
     assert re.search(r"\| dropout +\| diverged", out)
     assert re.search(r"\| vadd-kl +\| diverged", out)
-    assert "[2/2] vadd-kl, seed 0: update" in err
+    assert "[2/2] vadd-kl seed 0: update" in err

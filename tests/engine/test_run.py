@@ -119,7 +119,7 @@ def test_the_engine_computes_what_a_bare_loop_computes(tmp_path):
         preprocess_of(config, data, split_of(config, data)),
         engine_run.augments_of(config),
     )
-    adam = torch.optim.Adam(network.parameters())
+    adam = torch.optim.Adam(network.parameters(), fused=True)
     for update in range(12):
         t = update / 12
         adam.param_groups[0]["lr"] = schedules.learning_rate(t, 0.001, 0.0, 0.3)
@@ -323,7 +323,7 @@ def test_your_own_augmentation_is_used_and_must_keep_the_shape(tmp_path):
 
 
 def test_half_precision_trains(tmp_path):
-    result = run(tmp_path / "r", "engine.precision=bf16-mixed", "training.updates=4")
+    result = run(tmp_path / "r", "engine.precision=bf16", "training.updates=4")
     assert 0 <= result["test_error_percent"] <= 100
     assert all(value.dtype == torch.float32 for value in weights(tmp_path / "r").values())
 

@@ -1,5 +1,6 @@
 import copy
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -7,8 +8,180 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from advdrop.models.layers import GaussianNoise, MeanOnlyBatchNorm2d, he_initialised
+from advdrop.models import layers, mnist_cnn
+from advdrop.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d, he_initialised
 from advdrop.statistics import frozen_statistics
+
+# torch's own compiler looks at .grad of a non-leaf on its way.
+compiler_noise = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2, 0.9])
+@pytest.mark.parametrize("shape", [(300, 401), (30, 8, 24, 24)])
+def test_dropout_keeps_the_mean_and_drops_a_share_of_p(p, shape):
+    x = torch.full(shape, 3.0, dtype=torch.float64)
+    y = Dropout(p)(x)
+    share = 5 * math.sqrt(p * (1 - p) / x.numel())
+    assert (y == 0).double().mean().item() == pytest.approx(p, abs=share)
+    assert y.mean().item() == pytest.approx(3.0, abs=3.0 * share / (1 - p))
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2, 0.0, 1.0])
+def test_dropout_has_the_law_of_torchs(p):
+    # The numbers of entries that are left in each row, and in each column, as a distribution.
+    x = torch.rand(4000, 12) + 1.0
+    ours, theirs = ((layer(x) != 0).sum(1) for layer in (Dropout(p), nn.Dropout(p)))
+    one, other = (torch.bincount(left, minlength=13).double() for left in (ours, theirs))
+    assert ((one - other).square() / (one + other).clamp_min(1.0)).sum() < 13 + 5 * math.sqrt(26)
+    kept = [layer(x) for layer in (Dropout(p), nn.Dropout(p))]
+    if 0.0 < p < 1.0:
+        both = (kept[0] != 0) & (kept[1] != 0)
+        assert both.any()
+        torch.testing.assert_close(kept[0][both], kept[1][both])
+    else:
+        assert torch.equal(*kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("p", [0.5, 0.2])
+def test_entries_are_dropped_or_divided_by_keep(dtype, p):
+    x = torch.randn(60, 70).to(dtype)
+    y = Dropout(p)(x)
+    assert (y.dtype, y.shape) == (dtype, x.shape)
+    left = y != 0
+    assert 0 < left.double().mean() < 1
+    torch.testing.assert_close(y[left], (x / (1 - p))[left])
+    assert (x[~left] != 0).any()
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2])
+def test_the_gradient_of_dropout_is_its_mask(p):
+    x = torch.rand(40, 50, dtype=torch.float64).add_(1.0).requires_grad_()
+    y = Dropout(p)(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (y / x).detach())
+    assert set(x.grad.unique().tolist()) == {0.0, 1 / (1 - p)}
+
+
+def test_dropout_leaves_its_input_alone_and_draws_anew():
+    layer, x = Dropout(0.5), torch.ones(20, 30)
+    first, second = layer(x), layer(x)
+    assert (x == 1).all()
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    first = layer(x)
+    torch.manual_seed(3)
+    assert torch.equal(layer(x), first)
+
+
+@pytest.mark.parametrize("layer", [Dropout(0.5).eval(), Dropout(0.0), Dropout(1.0).eval()], ids=repr)
+def test_dropout_that_does_nothing_returns_its_input_and_draws_nothing(layer):
+    x, before = torch.randn(2, 3), torch.get_rng_state()
+    assert layer(x) is x
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_dropout_of_everything_leaves_nothing():
+    x = torch.randn(2, 3, requires_grad=True)
+    y = Dropout(1.0)(x)
+    assert y.tolist() == [[0.0] * 3] * 2
+    y.sum().backward()
+    assert x.grad.tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (0, 4), (2, 3, 4, 5, 6)])
+def test_dropout_takes_any_shape(shape):
+    assert Dropout(0.5)(torch.ones(shape)).shape == shape
+    assert Dropout(0.2)(torch.ones(shape)).shape == shape
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2])
+@pytest.mark.parametrize("shape", [(40, 6, 10, 12), (40, 1, 10, 12), (40, 6, 1, 1)])
+def test_dropout_keeps_the_order_of_pixels(p, shape):
+    x = (torch.rand(shape) + 1.0).to(memory_format=torch.channels_last)
+    y = Dropout(p)(x)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    left = y != 0
+    torch.testing.assert_close(y[left], (x / (1 - p))[left])
+    assert left.double().mean().item() == pytest.approx(1 - p, abs=5 * math.sqrt(p * (1 - p) / x.numel()))
+    assert Dropout(p)(x.contiguous()).is_contiguous()
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_dropout_multiplies_with_a_mask_that_lies_in_memory_as_its_input(channels_last, monkeypatch):
+    laid = {"memory_format": torch.channels_last} if channels_last else {}
+    x, seen, bernoulli = torch.ones(2, 3, 4, 5).to(**laid), [], layers.bernoulli
+
+    def watched(shape, *args, **options):
+        seen.append(bernoulli(shape, *args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(layers, "bernoulli", watched)
+    y = Dropout(0.5)(x)
+    (mask,) = seen
+    assert mask.is_contiguous()
+    assert mask.shape == ((2, 4, 5, 3) if channels_last else (2, 3, 4, 5))
+    assert torch.equal(y, mask.permute(0, 3, 1, 2) if channels_last else mask)
+
+
+def test_channels_are_dropped_pixel_by_pixel_in_either_order():
+    x = torch.ones(200, 4, 6, 6).to(memory_format=torch.channels_last)
+    dropped = (Dropout(0.5)(x) == 0).double() - 0.5
+    for dimension, offset in ((0, 1), (1, 1), (2, 1), (3, 1)):
+        size = dropped.shape[dimension] - offset
+        pairs = dropped.narrow(dimension, 0, size) * dropped.narrow(dimension, offset, size)
+        assert abs(pairs.mean().item()) < 5 * 0.25 / math.sqrt(pairs.numel())
+
+
+def test_dropout_in_a_network_under_autocast():
+    model = nn.Sequential(nn.Linear(6, 50), Dropout(0.5), nn.Linear(50, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model(torch.randn(4, 6))
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_dropout_is_torchs_to_whoever_asks():
+    assert isinstance(Dropout(0.3), nn.Dropout)
+    assert repr(Dropout(0.3)) == "Dropout(p=0.3, inplace=False)"
+    with pytest.raises(ValueError, match="dropout probability"):
+        Dropout(1.5)
+
+
+@compiler_noise
+@pytest.mark.parametrize("p", [0.5, 0.2])
+def test_compiled_dropout_is_the_same(p):
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(6, 50), Dropout(p), nn.Linear(50, 3))
+    x, results = torch.randn(4, 6), []
+    for network in (model, torch.compile(model, backend="eager")):
+        torch.manual_seed(2)
+        y = network(x)
+        results.append([y, *torch.autograd.grad(y.sum(), list(model.parameters()))])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@compiler_noise
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler needs a C++ compiler")
+def test_inductor_compiles_a_network_with_dropout():
+    torch._dynamo.reset()
+    under = mnist_cnn(shape=(1, 8, 8)).under
+    compiled = torch.compile(under)
+    x = torch.randn(64, 1, 8, 8)
+    first, second = compiled(x), compiled(x)
+    assert not torch.equal(first, second)
+    for gradient in torch.autograd.grad(first.square().sum(), list(under.parameters())):
+        assert gradient.isfinite().all()
+        assert gradient.abs().max() > 0
+    # It still drops half: the mean over many passes is that of eager ones.
+    eager = torch.stack([under(x).detach().mean() for _ in range(40)])
+    ours = torch.stack([compiled(x).detach().mean() for _ in range(40)])
+    assert abs(ours.mean() - eager.mean()) < 5 * math.sqrt((ours.var() + eager.var()) / 40)
+    under.eval()
+    torch.testing.assert_close(compiled(x), under(x))
 
 
 @pytest.mark.parametrize("sigma", [0.15, 2])

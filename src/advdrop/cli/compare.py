@@ -5,23 +5,30 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from advdrop.cli.options import Compare
 from advdrop.cli.prepare import config_of, dataset_of
 from advdrop.cli.table import table
 from advdrop.data.examples import DataSet
 from advdrop.engine.estimate import estimate
+from advdrop.engine.jobs import Jobs, Outcome, jobs_of, run_cells
 from advdrop.engine.module import DivergedError
-from advdrop.engine.progress import duration
-from advdrop.engine.run import StoppedError, split_of, train
+from advdrop.engine.progress import duration, makespan
+from advdrop.engine.run import StoppedError, split_of
 from advdrop.engine.rundir import RunDirectory, RunError
-from advdrop.experiments.config import RunConfig, parse_method
+from advdrop.engine.speed import chosen
+from advdrop.engine.worker import Cell, Result
+from advdrop.experiments.config import Engine, RunConfig, parse_method
 from advdrop.files import write_text
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
+ONE_PROCESS = "each run of a comparison is one process; use --devices and --nodes with advdrop train"
 
 
 def run(options: Compare) -> int:
@@ -29,7 +36,7 @@ def run(options: Compare) -> int:
     if options.seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
     if (options.devices or 1) * (options.nodes or 1) > 1:
-        raise ValueError("compare runs in one process; use --devices and --nodes with advdrop train")
+        raise ValueError(ONE_PROCESS)
     methods = ["+".join(parse_method(method)) for method in options.methods]
     if len(set(methods)) < len(methods):
         raise ValueError(f"--methods has one of them twice: {', '.join(methods)}")
@@ -39,41 +46,59 @@ def run(options: Compare) -> int:
     }
     for config in configs.values():
         split_of(config, data)  # complains before anything is trained
+    if any(config.engine.devices * config.engine.nodes > 1 for config in configs.values()):
+        raise ValueError(ONE_PROCESS)
     folder = options.out or Path("runs") / f"compare-{Path(options.dataset).stem}-{options.labels}"
     paths = {(method, seed): folder / f"{method}-{seed}" for method, seed in configs}
+    there = [] if options.force else [path for path in paths.values() if path.exists()]
+    engine = engine_of(next(iter(configs.values())), data, there, not options.quiet)
+    cells = {
+        key: Cell(f"{key[0]} seed {key[1]}", config.model_copy(update={"engine": engine}), paths[key], options.force)
+        for key, config in configs.items()
+    }
     if not options.force:
-        for key, config in configs.items():
-            refuse_others(paths[key], config)
+        for cell in cells.values():
+            refuse_others(cell.path, cell.config)
+    jobs = jobs_of(options.jobs, cells.values())
     if options.dry_run:
-        print(plan(configs, paths, data))
+        print(plan(cells, jobs, data))
         return 0
 
-    results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
-    diverged = []
-    for number, ((method, seed), config) in enumerate(configs.items(), start=1):
-        path = paths[method, seed]
-        name = f"[{number}/{len(configs)}] {config.method}, seed {seed}"
-        there = path.exists() and not options.force
-        if there and RunDirectory.open(path).finished:
-            result = RunDirectory.open(path).result
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    try:
+        outcomes.update(run_cells(cells, jobs, data, progress=not options.quiet))
+    except StoppedError as error:
+        again = "the same command without --force" if options.force else "the same command"
+        raise StoppedError(f"{str(error).split(';')[0]}; {again} goes on") from None
+    results: dict[str, list[Result]] = {method: [] for method in methods}
+    errors: dict[tuple[str, int], Exception] = {}
+    for key in cells:  # in their order, whichever was the first to end
+        outcome = outcomes[key]
+        if isinstance(outcome, Exception):
+            errors[key] = outcome
         else:
-            try:
-                result = train(
-                    config, path, resume=there, force=options.force, data=data, progress=not options.quiet, name=name
-                )
-            except DivergedError as error:
-                diverged.append(f"{name}: {error}")
-                continue
-            except StoppedError as error:
-                raise StoppedError(f"{str(error).split(';')[0]}; the same command goes on") from None
-        results[method].append(result)
-    summary = f"{options.dataset}, {options.labels} labels, {options.seeds} seed(s)\n\n{results_table(results)}\n"
+            results[key[0]].append(outcome)
+    if all(isinstance(errors.get(key), ValueError | TypeError) for key in cells):
+        raise errors[next(iter(cells))]  # it was asked for wrongly, and nothing was trained
+    failed = {method for (method, _), error in errors.items() if not isinstance(error, DivergedError)}
+    shown = results_table(results, failed)
+    summary = f"{options.dataset}, {options.labels} labels, {options.seeds} seed(s)\n\n{shown}\n"
     write_text(folder / "compare.md", summary)
     write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     print(f"\n{summary}\nwritten to {folder}: compare.md, compare.json and a run directory for each run")
-    for complaint in diverged:
-        print(f"advdrop: {complaint}", file=sys.stderr)
-    return 1 if diverged else 0
+    for number, (key, cell) in enumerate(cells.items(), start=1):
+        if key in errors:
+            print(f"advdrop: [{number}/{len(cells)}] {cell.name}: {errors[key]}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def engine_of(config: RunConfig, data: DataSet, there: Sequence[Path], progress: bool) -> Engine:
+    """The machine, the same for all runs: what is left to it is as in a run that is there, else as is best now."""
+    if there:
+        begun = RunDirectory.open(there[0]).config.engine
+        left = [name for name in ("memory_format", "precision") if getattr(config.engine, name) == "auto"]
+        return config.engine.model_copy(update={name: getattr(begun, name) for name in left})
+    return chosen(config, data.shape, progress).engine
 
 
 def refuse_others(path: Path, config: RunConfig) -> None:
@@ -84,24 +109,48 @@ def refuse_others(path: Path, config: RunConfig) -> None:
         )
 
 
-def plan(configs: Mapping[tuple[str, int], RunConfig], paths: Mapping[tuple[str, int], Path], data: DataSet) -> str:
-    """The runs and how long they will take."""
-    guesses = {method: estimate(config, data) for (method, seed), config in configs.items() if seed == 0}
-    seconds = {(method, seed): guesses[method].seconds for method, seed in configs}
+def plan(cells: Mapping[tuple[str, int], Cell], jobs: Jobs, data: DataSet) -> str:
+    """The runs and how long they will take; what is there of an unfinished one is not counted."""
+    left = {key: cell for key, cell in cells.items() if not cell.finished}
+    first = {method: cell.config for (method, _), cell in reversed(left.items())}
+    with threads(jobs.threads):
+        guesses = {method: estimate(first[method], data).seconds for method, _ in left}
     rows = [
-        [config.method, str(key[1]), f"{config.training.updates:,}", duration(seconds[key]), str(paths[key])]
-        for key, config in configs.items()
+        [
+            cell.config.method,
+            str(seed),
+            f"{cell.config.training.updates:,}",
+            duration(guesses[method]) if (method, seed) in left else "done",
+            str(cell.path),
+        ]
+        for (method, seed), cell in cells.items()
     ]
-    total = sum(seconds.values())
-    return f"{table(['method', 'seed', 'updates', 'about', 'run'], rows)}\nabout {duration(total)} in all"
+    total = duration(makespan([guesses[method] for method, _ in left], jobs.count))
+    return f"{table(['method', 'seed', 'updates', 'about', 'run'], rows)}\n{jobs}: about {total} in all"
 
 
-def results_table(results: Results) -> str:
-    """A row for each method: mean ± standard deviation over the seeds, and the time of an update."""
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def results_table(results: Results, failed: Collection[str] = ()) -> str:
+    """A row for each method: mean ± standard deviation over the seeds, and the time of an update.
+
+    Args:
+        results: of the runs of each method.
+        failed: methods of which a run ended for another reason than a loss that is not finite.
+    """
     rows = []
     for method, runs in results.items():
         if not runs:
-            rows.append([method, "diverged", "0", ""])
+            rows.append([method, "failed" if method in failed else "diverged", "0", ""])
             continue
         errors = [run["test_error_percent"] for run in runs]
         spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""

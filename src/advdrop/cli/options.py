@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import (
     BaseSettings,
     CliPositionalArg,
@@ -14,7 +14,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from advdrop.vocabulary import Labels
+from advdrop.vocabulary import Labels, Precision
 
 Preset = Literal["paper", "authors"]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -41,7 +41,9 @@ class Recipe(Command):
     )
     devices: int | None = Field(None, description="processes on this machine, each with a part of the batch")
     nodes: int | None = Field(None, description="machines")
-    precision: Literal["32", "bf16-mixed", "16-mixed"] | None = Field(None, description="of the passes")
+    precision: Precision | None = Field(
+        None, description="of the passes: 32 (default), bf16, fp16, or auto: bf16 if it is faster on this machine"
+    )
     force: bool = Field(False, description="replace what an earlier run of that name left")
     quiet: bool = Field(False, description="no progress")
 
@@ -78,12 +80,23 @@ class Compare(Recipe):
     Examples:
       advdrop compare
       advdrop compare --methods dropout,pi,vat,vadd-kl,vadd-qe --labels 100 --seeds 3
+      advdrop compare --jobs 1
     """
 
     methods: list[str] = Field(["dropout", "pi", "vadd-kl"], description="methods, with commas between them")
     seeds: int = Field(1, description="runs of each method, with seeds 0, 1, ...; one seed is one split for all")
     out: Folder | None = Field(None, description="folder of the run directories, instead of runs/compare-...")
+    jobs: int | Literal["auto"] = Field(
+        "auto", description="runs at a time, in processes that share the cores; auto: what cores and memory allow"
+    )
     dry_run: bool = Field(False, description="show the runs and how long they will take")
+
+    @field_validator("jobs", mode="before")
+    @classmethod
+    def _some_jobs(cls, jobs: Any) -> Any:
+        if jobs != "auto" and not (str(jobs).isdecimal() and int(jobs) > 0):
+            raise ValueError("takes a number of processes, at least 1, or 'auto'")
+        return jobs
 
 
 class Evaluate(Command):

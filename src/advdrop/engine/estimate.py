@@ -12,8 +12,10 @@ from advdrop.data.examples import DataSet
 from advdrop.data.preprocess import Preprocess
 from advdrop.engine.module import batches_of
 from advdrop.engine.run import augments_of, split_of
+from advdrop.engine.speed import chosen, laid_out
 from advdrop.experiments.config import RunConfig
 from advdrop.experiments.methods import network_of, objective_of
+from advdrop.memory import keep_freed_memory
 from advdrop.randomness import borrowed_noise
 
 
@@ -31,17 +33,21 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
     print(f"timing {updates + 1} updates of {config.method} ...", file=sys.stderr, flush=True)
     training = config.training
     with borrowed_noise(torch.device("cpu")):
-        network = network_of(config, data.shape, len(data.classes))
+        config = chosen(config, data.shape)
+        keep_freed_memory()
+        network = laid_out(network_of(config, data.shape, len(data.classes)), config.engine.memory_format)
         objective = objective_of(config, len(data.train), len(data.classes))
         preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
         split = split_of(config, data)
         batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
-        optimiser = torch.optim.Adam(network.parameters())
+        optimiser = torch.optim.Adam(network.parameters(), fused=True)
         times = []
         for update in range(updates + 1):  # the first one warms up
             start = time.perf_counter()
             optimiser.zero_grad()
-            objective(network, batches.at(update), progress=1.0).total.backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=config.engine.precision == "bf16"):
+                loss = objective(network, batches.at(update), progress=1.0).total
+            loss.backward()
             optimiser.step()
             times.append(time.perf_counter() - start)
     each = sum(times[1:]) / updates

@@ -112,7 +112,10 @@ class Training(LightningModule):
         """Adam; what changes is set before each update."""
         adam = self.config.optimiser
         betas = (adam.beta1, adam.beta2)
-        return torch.optim.Adam(self.network.parameters(), adam.learning_rate, betas=betas, eps=adam.epsilon)
+        fused = self.config.engine.precision != "fp16"  # there Lightning would not clip
+        return torch.optim.Adam(
+            self.network.parameters(), adam.learning_rate, betas=betas, eps=adam.epsilon, fused=fused
+        )
 
     def state(self) -> dict[str, Any]:
         """What a resumed training needs beside the number of the update."""
@@ -152,6 +155,10 @@ class DivergedError(RuntimeError):
     """A loss that is not finite: the update, the term, and what to go back to."""
 
     def __init__(self, update: int, reason: str, checkpoint: str = "") -> None:
-        self.update, self.reason = update, reason
+        self.update, self.reason, self.checkpoint = update, reason, checkpoint
         advice = "lower the learning rate (--set optimiser.learning_rate=...) or clip gradients (--set engine.clip=1)"
         super().__init__(f"update {update}: {reason}; {checkpoint + '; ' if checkpoint else ''}{advice}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It survives the way from one process to another."""
+        return type(self), (self.update, self.reason, self.checkpoint)

@@ -31,10 +31,15 @@ from advdrop.engine.evaluate import error_percent, predictions
 from advdrop.engine.module import DivergedError, Training
 from advdrop.engine.progress import Progress
 from advdrop.engine.rundir import RunDirectory, RunError
+from advdrop.engine.speed import chosen, laid_out
 from advdrop.experiments.config import ConfigError, RunConfig
 from advdrop.experiments.methods import network_of, objective_of
 from advdrop.files import cache_folder, written
+from advdrop.memory import keep_freed_memory
 from advdrop.randomness import borrowed_noise, derived_seed
+
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+"""Lightning's names."""
 
 
 class StoppedError(RuntimeError):
@@ -54,6 +59,7 @@ def train(
     augment: Callable[[Tensor], Tensor] | None = None,
     progress: bool = True,
     name: str | None = None,
+    tell: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Train to the end and return what ``result.json`` holds.
 
@@ -67,6 +73,7 @@ def train(
         augment: your own ``Tensor -> Tensor``, after the configured augmentations.
         progress: whether to show how far it is.
         name: what to call it there.
+        tell: is told how many updates are done, at the start and after each of them.
     """
     main = process_rank() == 0
     data = (
@@ -74,6 +81,8 @@ def train(
         if data is not None
         else load(config.dataset, config.data_dir, download=not resume, progress=progress and main)
     )
+    config = chosen(config, data.shape, progress and main)
+    keep_freed_memory()
     run = RunDirectory.open(path) if resume else RunDirectory(Path(path))
     own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
@@ -86,12 +95,13 @@ def train(
         preprocess = preprocess_of(config, data, split, progress and main)
         torch.manual_seed(derived_seed(config.seed, "initialisation"))
         network = network if network is not None else network_of(config, data.shape, len(data.classes))
+        network = laid_out(network, config.engine.memory_format)
         objective = objective_of(config, len(data.train), len(data.classes))
         module = Training(config, network, objective, data.train, split, preprocess, augments_of(config, augment))
         module.batches.at(0)
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
         done = state["update"] if state else 0
-        bar = Progress(config.training.updates, done, name or run.path.name, show=progress and main)
+        bar = Progress(config.training.updates, done, name or run.path.name, show=progress and main, tell=tell)
         evaluate = partial(_errors, network, data, split, preprocess)
         recorder = Recorder(run, bar, evaluate, state, origin, own)
         trainer = _trainer(config, recorder, run)
@@ -116,7 +126,7 @@ def _trainer(config: RunConfig, recorder: Recorder, run: RunDirectory) -> Traine
             devices=engine.devices,
             num_nodes=engine.nodes,
             strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
-            precision="32-true" if engine.precision == "32" else engine.precision,
+            precision=PRECISIONS[engine.precision],
             accumulate_grad_batches=engine.accumulate,
             gradient_clip_val=engine.clip or None,
             max_epochs=1,
@@ -230,7 +240,7 @@ def load_network(path: Path, data: DataSet) -> nn.Module:
         raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
     network = network_of(run.config, data.shape, len(data.classes))
     network.load_state_dict(run.weights())
-    return network.eval()
+    return laid_out(network, run.config.engine.memory_format).eval()
 
 
 def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:
@@ -310,6 +320,8 @@ def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Reco
         "network": "own" if "network" in recorder.own else config.network.name,
         "parameters": sum(p.numel() for p in network.parameters()),
         "updates": config.training.updates,
+        "precision": config.engine.precision,
+        "memory_format": config.engine.memory_format,
         "seconds": round(recorder.seconds, 3),
         "milliseconds_per_update": round(1000 * recorder.training_seconds / config.training.updates, 3),
         "dataset_checksum": data.checksum,

@@ -15,11 +15,13 @@ from advdrop.vocabulary import (
     BudgetOf,
     Granularity,
     Labels,
+    MemoryFormat,
     Noise,
     Norm,
     Order,
     Padding,
     PassName,
+    Precision,
     Scale,
     Scaling,
     Ties,
@@ -206,7 +208,8 @@ class Engine(Section):
     accelerator: str = Field("auto", description="auto, cpu, gpu: Lightning's names")
     devices: Count = Field(1, description="processes on this machine")
     nodes: Count = Field(1, description="machines")
-    precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Lightning's names")
+    precision: Precision = Field("32", description="of the passes; auto: bf16 where this machine gains from it")
+    memory_format: MemoryFormat = Field("auto", description="the order of an image's values; auto: the faster one")
     accumulate: Count = Field(1, description="parts in which an update's batch is worked through, to save memory")
     clip: NotNegative = Field(0.0, description="largest norm of the gradient; 0 for no limit")
     checkpoint_seconds: NotNegative = Field(30.0, description="seconds between checkpoints; 0: at every update")
@@ -296,8 +299,13 @@ class RunConfig(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
     def differences(self, other: RunConfig) -> list[str]:
-        """The keys, such as ``objective.delta``, in which the two differ; where the data are makes no difference."""
-        return sorted({key for key, _ in set(_flat(self)) ^ set(_flat(other))} - {"data_dir"})
+        """The keys, such as ``objective.delta``, in which the two differ.
+
+        Where the data are makes no difference, nor does what one of them leaves to the machine.
+        """
+        mine, others = dict(_flat(self)), dict(_flat(other))
+        open_ = {key for key in ("engine.precision", "engine.memory_format") if "auto" in (mine[key], others[key])}
+        return sorted({key for key, _ in mine.items() ^ others.items()} - {"data_dir"} - open_)
 
 
 def parse_method(method: str) -> tuple[str, ...]:

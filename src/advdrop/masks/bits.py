@@ -47,7 +47,7 @@ def bernoulli(
     if keep in (0.0, 1.0):
         return torch.full(tuple(shape), keep * value, dtype=dtype, device=device)
     if device.type != "cpu":
-        mask = torch.empty(*shape, dtype=dtype, device=device).bernoulli_(keep, generator=generator)
+        mask = torch.empty(tuple(shape), dtype=dtype, device=device).bernoulli_(keep, generator=generator)
         return mask if value == 1.0 else mask.mul_(value)
     entries = math.prod(shape)
     if keep == 0.5:
@@ -59,7 +59,7 @@ def bernoulli(
         mask = (_words(entries, 32, generator).view(torch.int32) < threshold).to(dtype)
         if value != 1.0:
             mask.mul_(value)
-    return mask.flatten()[:entries].view(*shape)
+    return mask.flatten()[:entries].view(tuple(shape))
 
 
 def _words(entries: int, bits: int, generator: torch.Generator | None) -> Tensor:

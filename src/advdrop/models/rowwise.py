@@ -58,12 +58,15 @@ def beginning(under: nn.Module) -> tuple[nn.Module, nn.Module]:
     """
     if still(under):
         return under, nn.Identity()
-    if type(under) is not nn.Sequential or under._forward_hooks or under._forward_pre_hooks:
+    # Its hooks, or what torch compiled it to, belong to the whole.
+    taken_whole = under._forward_hooks or under._forward_pre_hooks or under._compiled_call_impl is not None
+    if type(under) is not nn.Sequential or taken_whole:
         return nn.Identity(), under
     children = list(under)
     length = next(i for i, child in enumerate(children) if not still(child))
     # What comes next must leave its input as it is: another pass will want it too.
-    if type(children[length]) not in NOISY or getattr(children[length], "inplace", False):
+    noise = children[length]
+    if type(noise) not in NOISY or not _known(noise) or getattr(noise, "inplace", False):
         return nn.Identity(), under
     return nn.Sequential(*children[:length]), nn.Sequential(*children[length:])
 

@@ -120,7 +120,7 @@ class Passes:
         self._images: dict[str, Tensor] = {}
         self._clean: dict[str, Pass] = {}
         self._first, self._rest = beginning(self.split.under)
-        self._begun: dict[Tensor, Hidden] = {}
+        self._begun: dict[Tensor, tuple[Hidden, list[int]]] = {}
         self._ahead = ahead
         self._replayed = replayed
         self._ready: defaultdict[Ahead, list[Pass]] = defaultdict(list)
@@ -188,10 +188,12 @@ class Passes:
         return borrowed_noise(self.device, start)
 
     def _begin(self, x: Tensor) -> Hidden:
-        """What lies below the first noise, once for all passes of these rows."""
-        if x not in self._begun:
-            self._begun[x] = self._first(x)
-        return self._begun[x]
+        """What lies below the first noise, once for all passes of these rows; anew if one of them changed it."""
+        begun, versions = self._begun.get(x, (None, None))
+        if versions is None or versions != _versions(begun):
+            begun = self._first(x)
+            self._begun[x] = begun, _versions(begun)
+        return begun
 
     def _sampled(self, begun: Hidden, name: PassName) -> Pass:
         with self._statistics(name):

@@ -26,8 +26,12 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/step.py --memory --json results/step.json
+	$(BIN)/python benchmarks/search.py --json results/search.json
+	$(BIN)/python benchmarks/depth.py --json results/depth.json
+	$(BIN)/python benchmarks/engine.py --json results/engine.json
+	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
+	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/search_quality.py
 
 demo: setup

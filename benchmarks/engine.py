@@ -1,4 +1,4 @@
-"""What the engine adds to an update: `advdrop train` against the same updates in a bare loop.
+"""What the engine adds to an update: `advdrop train` against the same updates in a bare loop; and the input alone.
 
 Both take turns in one process. An update is timed from one batch to the next, so that Lightning, the schedules, the
 measurements of the search and all that happens between updates is in it. Medians are compared, and means beside them:
@@ -10,9 +10,7 @@ a mean also has the row of metrics that ends an epoch in it, and whatever else t
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,9 +27,12 @@ from advdrop.data.examples import DataSet
 from advdrop.data.sources import load
 from advdrop.engine.module import batches_of
 from advdrop.engine.run import augments_of, preprocess_of, split_of, train
+from advdrop.engine.speed import chosen, laid_out
 from advdrop.experiments.config import RunConfig
 from advdrop.experiments.methods import network_of, objective_of
 from advdrop.experiments.recipes import resolve
+from advdrop.memory import keep_freed_memory
+from measure import progress, record
 
 METHODS = ("vadd-kl", "pi", "dropout")
 
@@ -62,12 +63,13 @@ def periods(training: Callable[[], object], updates: int) -> list[float]:
 
 def bare(config: RunConfig, data: DataSet) -> None:
     """The same updates in a loop of three lines."""
-    network = network_of(config, data.shape, len(data.classes))
+    config = chosen(config, data.shape)
+    network = laid_out(network_of(config, data.shape, len(data.classes)), config.engine.memory_format)
     objective = objective_of(config, len(data.train), len(data.classes))
     split = split_of(config, data)
     preprocess = preprocess_of(config, data, split)
     batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
-    optimiser = torch.optim.Adam(network.parameters())
+    optimiser = torch.optim.Adam(network.parameters(), fused=True)
     for update in range(config.training.updates):
         optimiser.zero_grad()
         objective(network, batches.at(update), progress=update / config.training.updates).total.backward()
@@ -84,10 +86,11 @@ def measure(method: str, rounds: int, updates: int) -> dict[str, Any]:
         for turn in range(rounds):
             times["bare"] += periods(partial(bare, config, data), updates)
             times["engine"] += periods(run, updates)
-            print(f"\r{method}: round {turn + 1} of {rounds}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+            progress(f"{method}: round {turn + 1} of {rounds}")
+    progress("")
     medians = {name: statistics.median(values) for name, values in times.items()}
     means = {name: statistics.mean(values) for name, values in times.items()}
+    alone = input_alone(config, data)
     return {
         "method": method,
         "updates": len(times["engine"]),
@@ -95,7 +98,35 @@ def measure(method: str, rounds: int, updates: int) -> dict[str, Any]:
         **{f"{name}_ms_per_update": round(1000 * median, 2) for name, median in medians.items()},
         "overhead_percent": round(100 * (medians["engine"] / medians["bare"] - 1), 2),
         "overhead_of_the_mean_percent": round(100 * (means["engine"] / means["bare"] - 1), 2),
+        "input_ms": round(alone, 3),
+        "input_percent": round(100 * alone / (1000 * medians["bare"]), 2),
     }
+
+
+def input_alone(config: RunConfig, data: DataSet, updates: int = 200) -> float:
+    """Milliseconds in which a batch is made, the median."""
+    split = split_of(config, data)
+    objective = objective_of(config, len(data.train), len(data.classes))
+    batches = batches_of(config, objective, data.train, split, preprocess_of(config, data, split), augments_of(config))
+    times = []
+    for update in range(updates):
+        start = time.perf_counter()
+        batches.at(update)
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """As the performance page shows it."""
+    text = "| method | a bare loop | the engine | more | more, of the means | its input alone |\n"
+    text += "|---|---|---|---|---|---|\n"
+    for row in rows:
+        text += (
+            f"| {row['method']} | {row['bare_ms_per_update']:.1f} ms | {row['engine_ms_per_update']:.1f} ms | "
+            f"{row['overhead_percent']:+.1f} % | {row['overhead_of_the_mean_percent']:+.1f} % | "
+            f"{row['input_ms']:.2f} ms, {row['input_percent']:.1f} % |\n"
+        )
+    return text
 
 
 def main() -> None:
@@ -104,15 +135,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=20, help="updates of an epoch")
     options = parser.parse_args()
+    keep_freed_memory()
     rows = [measure(method, options.rounds, options.updates) for method in METHODS]
-    for row in rows:
-        print(
-            f"{row['method']:<8}  bare {row['bare_ms_per_update']:7.1f} ms an update, engine "
-            f"{row['engine_ms_per_update']:7.1f} ms: {row['overhead_percent']:+.1f} % "
-            f"(means {row['overhead_of_the_mean_percent']:+.1f} %)"
-        )
+    print(table(rows))
     if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+        record(options.json, rows, "python benchmarks/engine.py --json results/engine.json")
 
 
 if __name__ == "__main__":

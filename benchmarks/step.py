@@ -1,32 +1,34 @@
-"""What a training step costs, relative to one of plain dropout.
+"""What a training step costs: the time of each method relative to one of plain dropout, its arithmetic, its memory.
 
-All methods take turns in one process, so that whatever else the machine does hits them alike; medians are compared.
+    python benchmarks/step.py [--json FILE] [--repeats 21] [--cases mnist_cnn-128-channels_last ...]
 
-    python benchmarks/step.py [--json FILE] [--repeats 15] [--networks mnist_cnn conv_large]
+"naive" is the three-pass VAdD of the public ports (``naive.py``), "plain torch" is dropout as one would write it.
+The floor of a step is its arithmetic (torch's count) at the speed of one large matrix product, measured in turn.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import sys
-import time
-from collections.abc import Callable, Mapping
-from functools import partial
+import multiprocessing
+import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from advdrop import VAT, Batch, CrossEntropy, PiModel, Ramp, VAdD, flip_mask, kl, qe
-from advdrop.models import Split, adversarial_layers, conv_large, mnist_cnn
+from advdrop import VAT, Batch, CrossEntropy, PiModel, Ramp, VAdD, kl, qe
+from advdrop.memory import keep_freed_memory
+from advdrop.models import Split, conv_large, mnist_cnn
 from advdrop.objectives import Objective
-from naive import naive_vadd_step
+from measure import PEAK_SIZE, gflops_per_second, matrix_product, record, summary, taking_turns
+from naive import naive_step, naive_vadd_step, plain_torch
 
-NETWORKS: dict[str, tuple[Callable[[], Split], int, tuple[int, ...]]] = {
-    "mnist_cnn": (mnist_cnn, 128, (1, 28, 28)),
-    "conv_large": (conv_large, 32, (3, 32, 32)),
+NETWORKS: dict[str, tuple[Callable[[], Split], tuple[int, ...]]] = {
+    "mnist_cnn": (mnist_cnn, (1, 28, 28)),
+    "conv_large": (conv_large, (3, 32, 32)),
 }
 METHODS: dict[str, Objective] = {
     "plain": CrossEntropy(),
@@ -35,133 +37,154 @@ METHODS: dict[str, Objective] = {
     "pi": CrossEntropy() + Ramp(30.0) * PiModel(divergence=qe),
     "vat": CrossEntropy() + VAT(),
 }
+NAIVE = {"plain torch": naive_step, "vadd naive": naive_vadd_step}
 
 
-def median_times(steps: Mapping[str, Callable[[], object]], repeats: int, label: str) -> dict[str, list[float]]:
-    """Milliseconds of each step, taking turns; the first round is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(repeats + 1):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            times[name].append((time.perf_counter() - start) * 1e3)
-        print(f"\r{label}: round {turn} of {repeats}", end="", file=sys.stderr, flush=True)
-    print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
-    return {name: values[1:] for name, values in times.items()}
+class Case(NamedTuple):
+    """What is timed: a network, rows of a batch, and how its numbers lie and how long they are."""
+
+    network: str
+    batch: int
+    layout: str
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self))
 
 
-def training_steps(network: str, precision: str) -> dict[str, Callable[[], None]]:
-    """One training step of each method, each on a network of its own."""
-    make, examples, shape = NETWORKS[network]
-    x, y = torch.randn(examples, *shape), torch.randint(10, (examples,))
-    if precision == "bf16":
-        x = x.to(memory_format=torch.channels_last)
-
-    def prepared() -> tuple[Split, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = make()
-        if precision == "bf16":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-
-    def step_of(objective: Objective) -> Callable[[], None]:
-        model, optimiser = prepared()
-
-        def step() -> None:
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-                loss = objective(model, Batch(x, y))
-            optimiser.zero_grad()
-            loss.total.backward()
-            optimiser.step()
-
-        return step
-
-    steps = {name: step_of(objective) for name, objective in METHODS.items()}
-    model, optimiser = prepared()
-    delta = adversarial_layers(model)[0].delta
-
-    def naive() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            naive_vadd_step(model, x, y, optimiser, delta)
-
-    steps["vadd naive, three passes"] = naive
-    return steps
+CASES = [
+    Case("mnist_cnn", 128, "channels_last"),
+    Case("mnist_cnn", 128, "contiguous"),
+    Case("mnist_cnn", 32, "channels_last"),
+    Case("conv_large", 32, "channels_last"),
+    Case("mnist_cnn", 128, "bf16"),
+]
+SHOWN = [CASES[0], CASES[3]]
+"""The cases of the README's table: what the engine chooses by itself here."""
 
 
-def measure(network: str, precision: str, repeats: int) -> list[dict[str, Any]]:
-    """The rows of one network."""
-    times = median_times(training_steps(network, precision), repeats, f"{network} {precision}")
-    plain = statistics.median(times["plain"])
-    return [
-        {
-            "network": network,
-            "method": method,
-            "precision": precision,
-            "batch": NETWORKS[network][1],
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "median_ms": round(statistics.median(values), 3),
-            "quartiles_ms": [round(q, 3) for q in statistics.quantiles(values, n=4)[::2]],
-            "ratio_to_plain": round(statistics.median(values) / plain, 3),
-        }
-        for method, values in times.items()
-    ]
+def step_of(case: Case, method: str) -> Callable[[], None]:
+    """One training step on a network of its own."""
+    make, shape = NETWORKS[case.network]
+    torch.manual_seed(0)
+    x, y, model = torch.randn(case.batch, *shape), torch.randint(10, (case.batch,)), make()
+    if method in NAIVE:
+        model, one = plain_torch(model), NAIVE[method]
+        adam = torch.optim.Adam(model.parameters())
+        return lambda: one(model, x, y, adam)
+    if case.layout != "contiguous":
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    objective, adam = METHODS[method], torch.optim.Adam(model.parameters(), fused=True)
+
+    def step() -> None:
+        adam.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.layout == "bf16"):
+            loss = objective(model, Batch(x, y)).total
+        loss.backward()
+        adam.step()
+
+    return step
 
 
-def measure_search(mnist_step_ms: float, repeats: int) -> list[dict[str, Any]]:
-    """``flip_mask`` alone: its share of the MNIST step, and how its time grows with B·H."""
+def flops(step: Callable[[], None]) -> int:
+    """The multiplications and additions of one step, as torch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return int(counter.get_total_flops())
+
+
+def peak_memory(case: Case, method: str) -> float:
+    """Megabytes that three steps need at most, in a process of their own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak_memory, (case, method))
+
+
+def _peak_memory(case: Case, method: str) -> float:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    before = _status("VmRSS")
+    step = step_of(case, method)
+    for _ in range(3):
+        step()
+    return round((_status("VmHWM") - before) / 1024, 1)
+
+
+def _status(key: str) -> int:
+    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+def measure(case: Case, repeats: int, memory: bool) -> list[dict[str, Any]]:
+    """The rows of one case."""
+    steps = {method: step_of(case, method) for method in (*METHODS, *NAIVE)}
+    if case.layout == "bf16":
+        steps = {method: steps[method] for method in ("plain", "vadd independent")}
+    counted = {method: flops(step) for method, step in steps.items()}
+    product = "matrix product"
+    times = taking_turns({product: matrix_product(), **steps}, repeats, str(case))
+    found = {name: summary(values) for name, values in times.items()}
+    peak = gflops_per_second(2 * PEAK_SIZE**3, found.pop(product)["median_ms"])
+    plain = found["plain"]["median_ms"]
     rows = []
-    for examples, units in [(128, 2048), (512, 2048), (128, 65_536), (512, 65_536)]:
-        mask, jacobian = torch.bernoulli(torch.full((examples, units), 0.5)), torch.randn(examples, units)
-        budget = max(1, int(0.005 * units))
-        step = partial(flip_mask, mask, jacobian, budget)
-        (times,) = median_times({"flip": step}, repeats, f"flip_mask {examples} x {units}").values()
-        median = statistics.median(times)
-        row: dict[str, Any] = {"network": f"{examples} x {units}", "method": f"flip_mask, {budget} flips"}
-        row |= {"precision": "32", "median_ms": round(median, 3), "ns_per_entry": round(median * 1e6 / mask.numel(), 3)}
-        rows.append(row)
-    rows[0]["share_of_mnist_step_percent"] = round(100 * rows[0]["median_ms"] / mnist_step_ms, 2)
+    for method, row in found.items():
+        rate = gflops_per_second(counted[method], row["median_ms"])
+        ratios = {
+            "ratio_to_plain": round(row["median_ms"] / plain, 3),
+            "gflop": round(counted[method] / 1e9, 3),
+            "peak_gflops_per_second": round(peak, 1),
+            "share_of_peak_percent": round(100 * rate / peak, 1),
+            "threads": torch.get_num_threads(),
+        }
+        if memory and case in SHOWN:
+            ratios["peak_memory_mb"] = peak_memory(case, method)
+        rows.append({**case._asdict(), "method": method, **row, **ratios})
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]], cases: list[Case] = SHOWN) -> str:
     """The step times as the README shows them."""
-    methods = dict.fromkeys(row["method"] for row in rows if "ratio_to_plain" in row)
-    networks = dict.fromkeys(row["network"] for row in rows if "ratio_to_plain" in row)
-    heads = {name: f"{name}, batch {NETWORKS[name][1]}" for name in networks}
-    text = "| step | " + " | ".join(heads.values()) + " |\n|---|" + "---|" * len(heads) + "\n"
-    for method in methods:
-        cells = (row for name in networks for row in rows if (row["network"], row["method"]) == (name, method))
-        times = (f"{row['ratio_to_plain']:.2f}x ({row['median_ms']:.0f} ms)" for row in cells)
+    cells = {(Case(r["network"], r["batch"], r["layout"]), r["method"]): r for r in rows}
+    shown = [case for case in cases if any(case == known for known, _ in cells)]
+    text = "| step | " + " | ".join(f"{case.network}, batch {case.batch}" for case in shown) + " |\n"
+    text += "|---|" + "---|" * len(shown) + "\n"
+    for method in dict.fromkeys(row["method"] for row in rows):
+        found = (cells[case, method] for case in shown)
+        times = (f"{row['ratio_to_plain']:.2f}x ({row['median_ms']:.0f} ms)" for row in found)
         text += f"| {method} | " + " | ".join(times) + " |\n"
+    return text
+
+
+def whole_table(rows: list[dict[str, Any]]) -> str:
+    """Everything, as the performance page shows it."""
+    text = "| network | batch | layout | method | ms (quartiles) | plain = 1 | GFLOP | of the peak | memory |\n"
+    text += "|---|---|---|---|---|---|---|---|---|\n"
+    for row in rows:
+        low, high = row["quartiles_ms"]
+        memory = f"{row['peak_memory_mb']:.0f} MB" if "peak_memory_mb" in row else ""
+        text += (
+            f"| {row['network']} | {row['batch']} | {row['layout']} | {row['method']} | {row['median_ms']:.1f} "
+            f"({low:.1f} to {high:.1f}) | {row['ratio_to_plain']:.2f}x | {row['gflop']:.2f} | "
+            f"{row['share_of_peak_percent']:.0f} % | {memory} |\n"
+        )
     return text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
-    parser.add_argument("--repeats", type=int, default=15, help="rounds to take the median of (15)")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--precisions", nargs="+", choices=["32", "bf16"], default=["32"])
+    parser.add_argument("--repeats", type=int, default=21, help="rounds to take the median of (21; fewer if slow)")
+    parser.add_argument("--cases", nargs="+", choices=list(map(str, CASES)), default=list(map(str, CASES)))
+    parser.add_argument("--memory", action="store_true", help="also measure the memory, in processes of their own")
     arguments = parser.parse_args()
-
-    print(f"{'network':<14}{'method':<28}{'precision':<11}{'median ms':>10}{'ratio':>8}")
+    keep_freed_memory()
+    warnings.filterwarnings("ignore", "the mask search met an all-zero")  # Conv-Large with shared noise: only a time
     rows: list[dict[str, Any]] = []
-    for network in arguments.networks:
-        for precision in arguments.precisions:
-            for row in measure(network, precision, arguments.repeats):
-                print("{network:<14}{method:<28}{precision:<11}{median_ms:>10.1f}{ratio_to_plain:>7.2f}x".format(**row))
-                rows.append(row)
-    plain = [row["median_ms"] for row in rows if row["network"] == "mnist_cnn" and row["method"] == "plain"]
-    if plain:
-        for row in measure_search(plain[0], arguments.repeats):
-            share = row.get("share_of_mnist_step_percent")
-            note = f"{row['ns_per_entry']:.2f} ns an entry" + (f", {share:.1f} % of the MNIST step" if share else "")
-            print(f"{row['network']:<14}{row['method']:<28}{row['precision']:<11}{row['median_ms']:>10.2f}  {note}")
-            rows.append(row)
+    for case in CASES:
+        if str(case) in arguments.cases:
+            slowness = 7 if case.layout == "bf16" else 4 if case.network == "conv_large" else 1
+            rows += measure(case, max(1, arguments.repeats // slowness), arguments.memory)
+    print(whole_table(rows))
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
-        print(f"wrote {arguments.json}")
+        record(arguments.json, rows, "python benchmarks/step.py --memory --json results/step.json")
 
 
 if __name__ == "__main__":

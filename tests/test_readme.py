@@ -5,9 +5,11 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from advdrop.cli.compare import results_table
 from advdrop.cli.main import _parse
-from step import table
+from page import PAGES, TABLES, filled
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -20,9 +22,16 @@ def test_first_code_block_is_the_first_example():
     assert len(block.splitlines()) <= 25
 
 
-def test_step_table_is_made_from_the_record():
-    rows = json.loads((ROOT / "results/step.json").read_text())
-    assert table(rows) in README
+@pytest.mark.parametrize("name", PAGES)
+def test_tables_are_made_from_the_records(name):
+    page = (ROOT / name).read_text()
+    assert filled(page) == page
+    assert page.count("<!-- ") == 2 * len(re.findall("<!-- [a-z-]+ -->\\n[|]", page)) > 0
+
+
+def test_every_table_is_shown_somewhere():
+    pages = "".join((ROOT / name).read_text() for name in PAGES)
+    assert all(f"<!-- {name} -->" in pages for name in TABLES)
 
 
 def test_demo_table_is_made_from_the_record():

@@ -19,7 +19,8 @@ from advdrop.engine.module import DivergedError
 
 TINY = [
     "--dataset", "digits", "--labels", "20", "--set", "network.name=mlp", "--set", "network.hidden=[16,8]",
-    "--set", "objective.delta=0.3", "--set", "training.epoch_updates=20", "--set", "engine.accelerator=cpu", "--set", "engine.checkpoint_seconds=1e6",
+    "--set", "objective.delta=0.3", "--set", "training.epoch_updates=20",
+    "--set", "engine.accelerator=cpu", "--set", "engine.checkpoint_seconds=1e6",
 ]  # fmt: skip
 
 
@@ -30,10 +31,10 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def ends():
-    """What is called at the end, come what may."""
+    """What is called at the end, come what may, the last one first."""
     calls = []
     yield calls
-    for call in calls:
+    for call in reversed(calls):
         call()
 
 
@@ -112,7 +113,7 @@ def test_dry_run_tells_the_jobs_and_divides_the_time(monkeypatch, capsys, tmp_pa
 def test_a_killed_parent_takes_its_workers_with_it_and_they_save(tmp_path, ends):
     typed = ["compare", *TINY, "--updates", "1000000", "--methods", "dropout,pi", "--out", "c", "--jobs", "2"]
     parent = subprocess.Popen([sys.executable, "-m", "advdrop", *typed], stderr=subprocess.PIPE, text=True)
-    ends += [parent.kill, parent.communicate]
+    ends += [parent.communicate, parent.kill]
     paths = [tmp_path / "c" / name for name in ("dropout-0", "pi-0")]
     wait_for(lambda: parent.poll() is not None or all((path / "metrics.csv").exists() for path in paths))
     assert parent.poll() is None, parent.communicate()
@@ -151,7 +152,7 @@ def alive(pid):
         return False
 
 
-def wait_for(condition, seconds=90):
+def wait_for(condition, seconds=240):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

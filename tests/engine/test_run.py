@@ -88,7 +88,8 @@ def test_a_run_directory_holds_what_the_issue_names(tmp_path):
     assert rows[-1]["test/error_percent"] == result["test_error_percent"]
     assert 0 < rows[0]["search/vadd_kl/flips"] <= 3
     assert rows[0]["search/vadd_kl/jacobian_norm"] > 0
-    assert found.config == tiny()
+    assert (result["precision"], result["memory_format"]) == ("32", "contiguous")
+    assert found.config == tiny("engine.memory_format=contiguous")
 
 
 def test_the_recorded_error_is_that_of_the_saved_weights(tmp_path):

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from advdrop.checks import value_checks
-from advdrop.masks import flip_mask
+from advdrop.masks import flip, flip_mask
+from advdrop.masks.flip import GROUPED, WIDE
 
 ORDERS = ("largest", "smallest")
 TIES = ("exact", "dropped")
@@ -467,3 +468,171 @@ def test_the_allocation_counter_counts():
         c = b + 1
         del b
     assert (allocations.peak, allocations.now) == (8000, c.untyped_storage().nbytes())
+
+
+def stable_best(score, budgets):
+    """The sums of the best scores above zero, by sorting: what any right choice must come to."""
+    ordered = -np.sort(-score, axis=1)
+    return [np.clip(row[:k], 0, None).sum() for row, k in zip(ordered, budgets, strict=True)]
+
+
+def wide(kind, units, examples=3):
+    """A wide layer: mask and jacobian, integers in float64, so that sums are exact."""
+    draw = torch.Generator().manual_seed(units)
+    mask = torch.randint(2, (examples, units), generator=draw).double()
+    gain = {
+        "random": lambda: torch.randperm(examples * units, generator=draw).view(examples, units) - units,
+        "tied": lambda: torch.randint(-3, 4, (examples, units), generator=draw),
+        "all negative": lambda: -torch.randint(1, 9, (examples, units), generator=draw),
+        "all equal": lambda: torch.full((examples, units), 2),
+        "zero": lambda: torch.zeros(examples, units),
+        "one group": lambda: (torch.arange(units) % (units // GROUPED) == 5).long().expand(examples, -1) * 7,
+        "the first few": lambda: (torch.arange(units) < 20).long().expand(examples, -1) * 7 - 1,
+        "ascending": lambda: torch.arange(units).expand(examples, -1) - units // 2,
+    }[kind]()
+    return mask, gain.double() * (1 - 2 * mask)
+
+
+KINDS = ("random", "tied", "all negative", "all equal", "zero", "one group", "the first few", "ascending")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", [1, 40, WIDE // GROUPED // 8, WIDE // GROUPED // 8 + 1])
+def test_a_wide_layer_takes_the_best_of_all(kind, budget):
+    mask, jacobian = wide(kind, WIDE)
+    found = flip_mask(mask, jacobian, budget)
+    score = gains(mask, jacobian)
+    assert (linear(found, jacobian) - linear(mask, jacobian)).tolist() == stable_best(score, [budget] * 3)
+    assert flips(found, mask).tolist() == np.minimum((score > 0).sum(1), budget).tolist()
+    assert torch.equal(flip_mask(mask, jacobian, budget), found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_wide_layer_with_a_budget_per_example(kind, ties, order):
+    mask, jacobian = wide(kind, WIDE)
+    budgets = [0, 5, 200]
+    found = flip_mask(mask, jacobian, budgets, ties=ties, order=order)
+    gain = gains(mask, jacobian)
+    for i, budget in enumerate(budgets):
+        row = slice(i, i + 1)
+        if ties == "dropped":
+            assert torch.equal(found[row], torch.from_numpy(released_rule(mask[row], jacobian[row], budget, order)))
+        else:
+            positive = np.sort(gain[i][gain[i] > 0])
+            expected = positive[::-1][:budget] if order == "largest" else positive[:budget]
+            assert sorted(gain[i][(found != mask)[i].numpy()]) == sorted(expected)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("units", [WIDE - 1, WIDE, WIDE + 1, WIDE + GROUPED, WIDE + GROUPED - 1, 3 * WIDE])
+def test_the_width_makes_no_difference(order, ties, units, monkeypatch):
+    mask, jacobian = wide("random", units, examples=2)
+    found = flip_mask(mask, jacobian, 50, order=order, ties=ties)
+    monkeypatch.setattr(flip, "WIDE", 10**9)
+    assert torch.equal(flip_mask(mask, jacobian, 50, order=order, ties=ties), found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wide_map_of_any_precision_and_order_in_memory(dtype):
+    draw = torch.Generator().manual_seed(1)
+    mask = torch.randint(2, (2, 64, 16, 16), generator=draw).to(dtype)
+    jacobian = torch.randn(2, 64, 16, 16, generator=draw).to(dtype)
+    found = flip_mask(mask, jacobian, 81)
+    score = gains(mask.float().flatten(1), jacobian.float().flatten(1))
+    reached = linear(found.double(), jacobian.double()) - linear(mask.double(), jacobian.double())
+    assert reached.tolist() == pytest.approx(stable_best(score.astype(float), [81] * 2), abs=1e-9)
+    last = torch.channels_last
+    again = flip_mask(mask.to(memory_format=last), jacobian.to(memory_format=last), 81)
+    assert linear(again.double(), jacobian.double()).tolist() == linear(found.double(), jacobian.double()).tolist()
+
+
+class Widths:
+    """How many scores of an example each sort looked at."""
+
+    def __init__(self, monkeypatch):
+        self.seen, topk = [], torch.Tensor.topk
+
+        def watched(tensor, *args, **options):
+            self.seen.append(tensor.shape[1])
+            return topk(tensor, *args, **options)
+
+        monkeypatch.setattr(torch.Tensor, "topk", watched)
+
+
+@pytest.mark.parametrize(
+    ("units", "k", "expected"),
+    [
+        (WIDE, 1, [WIDE // GROUPED, GROUPED]),
+        (WIDE, WIDE // GROUPED // 8, [WIDE // GROUPED, WIDE // 8]),
+        (WIDE, WIDE // GROUPED // 8 + 1, [WIDE]),
+        (WIDE + 1, 1, [WIDE + 1]),
+        (WIDE - GROUPED, 1, [WIDE - GROUPED]),
+    ],
+)
+def test_only_the_best_groups_of_a_wide_layer_are_sorted(units, k, expected, monkeypatch):
+    widths = Widths(monkeypatch)
+    mask, jacobian = wide("random", units, examples=1)
+    flip_mask(mask, jacobian, k)
+    assert widths.seen == expected
+
+
+@st.composite
+def grouped_problems(draw):
+    """Layers that are wide enough if WIDE is small: H a multiple of GROUPED or not, k at the edge of the rule."""
+    units, spread = draw(st.sampled_from([64, 128, 132, 192])), draw(st.sampled_from([0, 1, 3, 1000]))
+    values = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    mask = torch.randint(2, (2, units), generator=values).double()
+    jacobian = torch.randint(-spread, spread + 1, (2, units), generator=values).double()
+    return mask, jacobian, draw(st.integers(0, 5)), draw(st.integers(0, 5))
+
+
+@given(grouped_problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
+def test_groups_find_what_sorting_finds(problem, order, ties):
+    mask, jacobian, one, other = problem
+    for budget in (one, [one, other]):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flip, "WIDE", 64)
+            found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+        expected = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+        if ties == "dropped":
+            assert torch.equal(found, expected)
+        assert linear(found, jacobian).tolist() == linear(expected, jacobian).tolist()
+        assert flips(found, mask).tolist() == flips(expected, mask).tolist()
+
+
+@given(
+    st.lists(st.integers(-4, 4), min_size=16, max_size=16),
+    st.lists(st.sampled_from([0.0, 1.0]), min_size=16, max_size=16),
+)
+def test_groups_of_two_find_the_best_of_all_masks(values, bits):
+    mask, jacobian = torch.tensor([bits], dtype=torch.float64), torch.tensor([values], dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flip, "WIDE", 16)
+        patch.setattr(flip, "GROUPED", 2)
+        found = flip_mask(mask, jacobian, 1)
+    best = max(linear(mask, jacobian).item() + max(gains(mask, jacobian).max(), 0.0), linear(mask, jacobian).item())
+    assert linear(found, jacobian).item() == best
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ties", TIES)
+def test_the_host_does_not_wait_for_a_wide_layer_either(order, ties):
+    mask, jacobian = wide("random", WIDE, examples=2)
+    with value_checks("never"), Operators() as operators:
+        flip_mask(mask, jacobian, 40, order=order, ties=ties)
+    assert "amax" in operators.seen
+    assert operators.waits == []
+
+
+@pytest.mark.parametrize("budget", [0, 4, [1, 5]])
+@pytest.mark.parametrize("order", ["largest", "smallest"])
+def test_the_order_of_pixels_in_memory_makes_no_difference(budget, order, generator):
+    mask = torch.bernoulli(torch.full((2, 3, 4, 5), 0.5), generator=generator)
+    jacobian = torch.randn(mask.shape, generator=generator)
+    last = mask.to(memory_format=torch.channels_last)
+    flipped = flip_mask(last, jacobian, budget, order=order)
+    assert torch.equal(flipped, flip_mask(mask, jacobian, budget, order=order))
+    assert flipped.stride() == last.stride()

@@ -70,6 +70,12 @@ def test_a_shape_will_do(shape, generator):
     assert (mask.shape, mask.dtype) == ((2, 3), torch.float32)
 
 
+def test_the_mask_lies_in_memory_as_the_activation_does(generator):
+    h = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert sample_mask(h, 0.5, generator).stride() == h.stride()
+    assert sample_mask(h.contiguous(), 0.5, generator).stride() == h.contiguous().stride()
+
+
 def test_a_channel_is_dropped_as_a_whole(generator):
     h = torch.ones(50, 8, 3, 3)
     mask = sample_mask(h, 0.5, generator, "channel")

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,61 +14,21 @@ import torch
 from torch import multiprocessing, nn
 
 from advdrop import (
-    AT,
-    AUTHORS,
     VAT,
     CrossEntropy,
-    EntropyMinimisation,
-    Exhaustive,
-    Iterated,
-    MutualExclusivity,
     PiModel,
-    Probe,
-    Ramp,
-    RandomFlips,
-    SAdD,
     Split,
-    TemporalEnsembling,
     TrainingStep,
-    TransformationStability,
     VAdD,
-    cross_entropy,
-    kl,
-    qe,
 )
 from advdrop.objectives import Objective, Passes
-from small import CLASSES, batch, gradients, half, moved, noisy, quiet, seeded
+from advdrop.objectives import passes as passes_module
+from small import batch, gradients, half, moved, noisy, quiet, seeded
+from table import TABLE, every
 
-TABLE: dict[str, Callable[[], Objective]] = {
-    "cross_entropy": CrossEntropy,
-    "sadd": SAdD,
-    "sadd independent": lambda: SAdD(noise="independent"),
-    "vadd kl": lambda: VAdD(divergence=kl),
-    "vadd qe": lambda: VAdD(divergence=qe),
-    "vadd ce": lambda: VAdD(divergence=cross_entropy),
-    "vadd shared": lambda: VAdD(noise="shared"),
-    "vadd iterated": lambda: VAdD(search=Iterated(steps=3)),
-    "vadd probe": lambda: VAdD(search=Probe()),
-    "vadd random": lambda: VAdD(search=RandomFlips()),
-    "vadd exhaustive": lambda: VAdD(search=Exhaustive(), delta=0.1),
-    "pi": PiModel,
-    "temporal": lambda: TemporalEnsembling(examples=16, classes=CLASSES),
-    "at": AT,
-    "at l2": lambda: AT(norm="l2"),
-    "at shared": lambda: AT(noise="shared"),
-    "vat": VAT,
-    "vat shared": lambda: VAT(noise="shared"),
-    "stability": TransformationStability,
-    "exclusivity": MutualExclusivity,
-    "entropy": EntropyMinimisation,
-    "formula 6": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(),
-    "formula 7": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(divergence=qe) + 2.0 * VAT(),
-    "authors": lambda: AUTHORS.complete(CrossEntropy() + AUTHORS.vadd()),
-}
 # These live on masks that are drawn for the batch, so the parts of a batch do not repeat the whole.
 DRAWS_PER_BATCH = {"vadd probe", "vadd random", "vadd shared"}
 
-every = pytest.mark.parametrize("make", TABLE.values(), ids=TABLE)
 additive = pytest.mark.parametrize("name", [name for name in TABLE if name not in DRAWS_PER_BATCH])
 
 
@@ -189,6 +148,38 @@ def test_state_survives_a_resumption(make):
     first = objective(model, batch(), generator=seeded()).total
     torch.manual_seed(1)
     assert torch.equal(fresh(model, batch(), generator=seeded()).total, first)
+
+
+# These make several passes that need nothing of each other.
+TOGETHER = {
+    *("sadd independent", "vadd kl", "vadd qe", "vadd ce", "vadd iterated", "vadd probe", "vadd random"),
+    *("vadd exhaustive", "pi", "stability", "formula 6", "formula 7", "authors"),
+}
+
+
+@pytest.mark.parametrize("below", ["shared", "not shared"])
+@pytest.mark.parametrize("name", TABLE)
+def test_passes_together_and_apart_come_to_the_same(name, below, monkeypatch):
+    calls, forward = [], nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda layer, x: calls.append(len(x)) or forward(layer, x))
+    if below == "not shared":
+        monkeypatch.setattr(passes_module, "beginning", lambda under: (nn.Identity(), under))
+    p = 0.5 if name == "vadd shared" else 0.0  # its search would be blind
+    model, rows, results, numbers = quiet(p).double(), batch(dtype=torch.float64), [], []
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr(Passes, "_on_their_own", lambda passes: False)
+        objective, generator = TABLE[name](), seeded()
+        for turn in range(2):  # temporal ensembling says nothing before it has seen the rows once
+            calls.clear()
+            loss = objective(model, moved(rows, turn), generator=generator)
+        numbers.append(len(calls))
+        results.append([loss.total, *loss.terms.values(), *gradients(model, loss.total)])
+    assert any(gradient.abs().max() > 0 for gradient in results[0][-4:])
+    for joined, expected in zip(*results, strict=True):
+        torch.testing.assert_close(joined, expected, rtol=1e-10, atol=1e-12)
+    if below == "not shared":
+        assert (numbers[0] < numbers[1]) == (name in TOGETHER)
 
 
 # torch's own compiler looks at .grad of a non-leaf on its way.

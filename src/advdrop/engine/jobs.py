@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -299,10 +299,8 @@ class _Crew(Generic[Key]):
             worker.stop()
         wait(self.running)
         workers = [*self.free, *(worker for _, worker in self.running.values())]
-        for worker in workers:
-            worker.kill()  # it has nothing to lose any more, and would take seconds to leave by itself
-        for worker in workers:
-            worker.close()
+        with ThreadPoolExecutor(len(workers) or 1) as together:  # each takes a second or two to leave
+            list(together.map(Worker.close, workers))
 
 
 def _outcome(future: Future[Result]) -> Outcome:

@@ -1,7 +1,8 @@
 """A process that runs cells, seen from both of its ends.
 
 Each worker is a pool of one process: when one is killed, the others do not notice. Ctrl-C in a terminal is for the
-parent alone; SIGTERM asks a worker to save and stop, however often it comes; a worker whose parent is gone stops too.
+parent alone; SIGTERM asks a worker to save and stop, however often it comes, and ends it at once where there is nothing
+to save; a worker whose parent is gone does the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from functools import lru_cache
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -152,23 +152,15 @@ def _without_interrupts() -> Iterator[None]:
 # -------------------------------------------------------------------------------------------------- in the child
 
 
-@dataclass
-class _State:
-    """What this process is at."""
-
-    updates: ctypes.c_int64 = field(default_factory=ctypes.c_int64)
-    training: bool = False
-    asked: bool = False
-
-
-_state = _State()
+_updates = ctypes.c_int64()
+"""How far the cell of this process is; the parent reads it."""
 
 
 def _begin(threads: int, updates: ctypes.c_int64) -> None:
+    global _updates
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(threads)
-    _state.updates = updates
-    signal.signal(signal.SIGTERM, _asked_to_stop)
+    _updates = updates
     threading.Thread(target=_follow_the_parent, daemon=True).start()
 
 
@@ -181,7 +173,6 @@ def work(cell: Cell) -> Result:
     except Exception as error:
         raise _portable(error) from error
     finally:
-        _state.training = _state.asked = False
         if _orphaned():
             os._exit(1)
 
@@ -207,23 +198,7 @@ def _data(dataset: str, data_dir: Path | None) -> DataSet:
 
 def _tell(updates: int) -> None:
     """So many updates are done."""
-    _state.updates.value, _state.training = updates, True
-    if _state.asked:
-        _state.asked = False
-        signal.raise_signal(signal.SIGTERM)
-
-
-def _asked_to_stop(number: int, frame: FrameType | None) -> None:
-    """SIGTERM where the recorder of the run does not listen.
-
-    Outside a training there is nothing to save. Inside, it comes before the first update, and is heard after that, or
-    it comes once more, and the process is about to stop.
-    """
-    del frame
-    if _state.training:
-        _state.asked = True
-    else:
-        os._exit(128 + number)
+    _updates.value = updates
 
 
 def _follow_the_parent() -> None:

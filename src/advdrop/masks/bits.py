@@ -62,6 +62,21 @@ def bernoulli(
     return mask.flatten()[:entries].view(tuple(shape))
 
 
+def bernoulli_like(x: Tensor, keep: float, generator: torch.Generator | None = None, *, value: float = 1.0) -> Tensor:
+    """The same for an activation, of its shape and type, on its device, and in memory as it lies there.
+
+    Otherwise their product would walk through one of the two in leaps.
+    """
+    if channels_last(x):
+        return bernoulli_like(x.permute(0, 2, 3, 1), keep, generator, value=value).permute(0, 3, 1, 2)
+    return bernoulli(x.shape, keep, generator, value=value, dtype=x.dtype, device=x.device)
+
+
+def channels_last(x: Tensor) -> bool:
+    """Whether the channels of each pixel lie side by side, and the pixels of a channel do not."""
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
 def _words(entries: int, bits: int, generator: torch.Generator | None) -> Tensor:
     """Enough words of 64 random bits for this many entries of some bits each."""
     words = torch.empty(-(-entries * bits // 64), dtype=torch.int64, device="cpu")

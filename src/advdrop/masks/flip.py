@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.masks.bits import channels_last
 from advdrop.vocabulary import Order, Ties
 
 Budget = int | Sequence[int] | Tensor
@@ -53,6 +54,9 @@ def flip_mask(
     checks.same_shape("mask", checks.floating("mask", mask), "jacobian", checks.floating("jacobian", jacobian))
     if mask.dim() < 2 or mask.numel() == 0:
         raise ValueError(f"mask must be (B, *H), two dimensions and one unit at least, got shape {tuple(mask.shape)}")
+    if channels_last(mask):  # units in the order in which they lie in memory; only ties fall another way
+        pixels, slopes = (tensor.permute(0, 2, 3, 1) for tensor in (mask, jacobian))
+        return flip_mask(pixels, slopes, budget, order=order, ties=ties).permute(0, 3, 1, 2)
     checks.binary("mask", mask)
     checks.finite("jacobian", jacobian)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.masks.bits import bernoulli
+from advdrop.masks.bits import bernoulli, bernoulli_like
 from advdrop.vocabulary import Granularity, Scale
 
 GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
@@ -55,6 +55,8 @@ def sample_mask(
     if isinstance(like, Tensor):
         checks.floating("like", like)
         shape = mask_shape(like.shape, granularity)
+        if granularity == "unit":
+            return bernoulli_like(like, keep, generator)
         return bernoulli(shape, keep, generator, dtype=like.dtype, device=like.device)
     device = generator.device if generator is not None else None
     return bernoulli(mask_shape(like, granularity), keep, generator, device=device)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from advdrop import checks
-from advdrop.masks.bits import bernoulli
+from advdrop.masks.bits import bernoulli_like
 
 
 class Dropout(nn.Dropout):
@@ -22,11 +22,7 @@ class Dropout(nn.Dropout):
         if not self.training or self.p == 0.0:
             return x
         keep = 1.0 - self.p
-        # The mask lies in memory as x does, or the product would walk through one of them in leaps.
-        last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-        shape = x.permute(0, 2, 3, 1).shape if last else x.shape
-        mask = bernoulli(shape, keep, value=1.0 / keep if keep else 0.0, dtype=x.dtype, device=x.device)
-        return x * (mask.permute(0, 3, 1, 2) if last else mask)
+        return x * bernoulli_like(x, keep, value=1.0 / keep if keep else 0.0)
 
 
 class GaussianNoise(nn.Module):

@@ -1,0 +1,72 @@
+"""How everything here is measured: in turns, in one process, by the median."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PEAK_SIZE = 2048
+
+
+def taking_turns(
+    steps: Mapping[str, Callable[[], object]], repeats: int, label: str, warm_up: int = 2
+) -> dict[str, list[float]]:
+    """Milliseconds of each step. All take turns, so that whatever else the machine does hits them alike."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(repeats + warm_up):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[name].append((time.perf_counter() - start) * 1e3)
+        progress(f"{label}: round {turn + 1} of {repeats + warm_up}")
+    progress("")
+    return {name: values[warm_up:] for name, values in times.items()}
+
+
+def progress(text: str) -> None:
+    """A line that is written over, for somebody who watches."""
+    if sys.stderr.isatty():
+        print(f"\r{text:<70}\r", end="", file=sys.stderr, flush=True)
+
+
+def summary(milliseconds: list[float]) -> dict[str, Any]:
+    """The median and the quartiles, the spread that belongs to it."""
+    quartiles = statistics.quantiles(milliseconds, n=4) if len(milliseconds) > 1 else milliseconds * 3
+    return {
+        "median_ms": round(statistics.median(milliseconds), 4),
+        "quartiles_ms": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "rounds": len(milliseconds),
+    }
+
+
+def matrix_product() -> Callable[[], object]:
+    """One product of two square matrices: what the machine can do at best."""
+    a, b = torch.randn(PEAK_SIZE, PEAK_SIZE), torch.randn(PEAK_SIZE, PEAK_SIZE)
+    return lambda: a @ b
+
+
+def gflops_per_second(flops: float, milliseconds: float) -> float:
+    """A rate."""
+    return flops / milliseconds / 1e6
+
+
+def record(path: Path, rows: list[dict[str, Any]], command: str) -> None:
+    """Write the rows, and what they were measured with."""
+    from advdrop.engine.environment import machine, versions  # which takes a while
+
+    whole = {"command": command, "machine": machine(), "versions": versions(), "rows": rows}
+    path.write_text(json.dumps(whole, indent=1) + "\n")
+    print(f"wrote {path}")
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a record."""
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -190,8 +191,8 @@ def test_an_error_that_cannot_be_pickled_still_arrives():
 
 def test_a_signal_stops_the_workers_and_a_second_one_kills_them(tmp_path, monkeypatch, capsys):
     """The cells never end by themselves; their process is a fake that hears signals."""
-    monkeypatch.setattr(jobs, "AT_ONCE", 0.2)
-    heard = []
+    now, heard, submitted = [0.0], [], []
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     class Process:
         def __init__(self, future):
@@ -199,8 +200,10 @@ def test_a_signal_stops_the_workers_and_a_second_one_kills_them(tmp_path, monkey
 
         def terminate(self):
             heard.append("terminate")
-            os.kill(os.getpid(), signal.SIGINT)  # too soon after the first one to be a second one
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start() if len(heard) == 2 else None
+            signal.raise_signal(signal.SIGINT)  # too soon after the first one to be a second one
+            if len(heard) == 2:
+                now[0] += 2 * jobs.AT_ONCE
+                signal.raise_signal(signal.SIGINT)
 
         def kill(self):
             heard.append("kill")
@@ -210,6 +213,9 @@ def test_a_signal_stops_the_workers_and_a_second_one_kills_them(tmp_path, monkey
         def submit(self, fn, /, cell):
             self.future = Future()
             self.future.set_running_or_notify_cancel()
+            submitted.append(cell)
+            if len(submitted) == 2:
+                signal.raise_signal(signal.SIGTERM)
             return self.future
 
     class Hears(Worker):
@@ -219,7 +225,6 @@ def test_a_signal_stops_the_workers_and_a_second_one_kills_them(tmp_path, monkey
             return future
 
     before = signal.getsignal(signal.SIGINT)
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
     with pytest.raises(StoppedError, match="stopped with 0 of 3 runs done; the same command goes on"):
         list(run_cells(cells_in(tmp_path, "dropout", "pi", "vat"), Jobs(2, 1), start=lambda _: Hears(Endless())))
     assert heard == ["terminate", "terminate", "kill", "kill"]

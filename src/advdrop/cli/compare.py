@@ -22,7 +22,7 @@ from advdrop.engine.module import DivergedError
 from advdrop.engine.progress import duration, makespan
 from advdrop.engine.run import StoppedError, split_of
 from advdrop.engine.rundir import RunDirectory, RunError
-from advdrop.engine.speed import chosen
+from advdrop.engine.speed import as_begun, chosen
 from advdrop.engine.worker import Cell, Result
 from advdrop.experiments.config import Engine, RunConfig, parse_method
 from advdrop.files import write_text
@@ -95,9 +95,7 @@ def run(options: Compare) -> int:
 def engine_of(config: RunConfig, data: DataSet, there: Sequence[Path], progress: bool) -> Engine:
     """The machine, the same for all runs: what is left to it is as in a run that is there, else as is best now."""
     if there:
-        begun = RunDirectory.open(there[0]).config.engine
-        left = [name for name in ("memory_format", "precision") if getattr(config.engine, name) == "auto"]
-        return config.engine.model_copy(update={name: getattr(begun, name) for name in left})
+        return as_begun(config, RunDirectory.open(there[0]).config).engine
     return chosen(config, data.shape, progress).engine
 
 

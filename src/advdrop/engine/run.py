@@ -31,7 +31,7 @@ from advdrop.engine.evaluate import error_percent, predictions
 from advdrop.engine.module import DivergedError, Training
 from advdrop.engine.progress import Progress
 from advdrop.engine.rundir import RunDirectory, RunError
-from advdrop.engine.speed import chosen, laid_out
+from advdrop.engine.speed import as_begun, chosen, laid_out
 from advdrop.experiments.config import ConfigError, RunConfig
 from advdrop.experiments.methods import network_of, objective_of
 from advdrop.files import cache_folder, written
@@ -81,9 +81,9 @@ def train(
         if data is not None
         else load(config.dataset, config.data_dir, download=not resume, progress=progress and main)
     )
-    config = chosen(config, data.shape, progress and main)
-    keep_freed_memory()
     run = RunDirectory.open(path) if resume else RunDirectory(Path(path))
+    config = as_begun(config, run.config) if resume else chosen(config, data.shape, progress and main)
+    keep_freed_memory()
     own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     if resume:

@@ -50,6 +50,13 @@ def chosen(config: RunConfig, shape: Sequence[int], progress: bool = False) -> R
     return config.model_copy(update={"engine": changed})
 
 
+def as_begun(config: RunConfig, begun: RunConfig) -> RunConfig:
+    """The configuration with what is ``auto`` about speed as in a run that has begun."""
+    left = [name for name in ("memory_format", "precision") if getattr(config.engine, name) == "auto"]
+    engine = config.engine.model_copy(update={name: getattr(begun.engine, name) for name in left})
+    return config.model_copy(update={"engine": engine})
+
+
 def _format(engine: Engine, images: bool) -> Format:
     if not images:
         return "contiguous"

@@ -304,7 +304,9 @@ class RunConfig(Section):
         Where the data are makes no difference, nor does what one of them leaves to the machine.
         """
         mine, others = dict(_flat(self)), dict(_flat(other))
-        open_ = {key for key in ("engine.precision", "engine.memory_format") if "auto" in (mine[key], others[key])}
+        open_ = {
+            key for key in ("engine.precision", "engine.memory_format") if repr("auto") in (mine[key], others[key])
+        }
         return sorted({key for key, _ in mine.items() ^ others.items()} - {"data_dir"} - open_)
 
 

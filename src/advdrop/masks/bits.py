@@ -28,7 +28,7 @@ def bernoulli(
 ) -> Tensor:
     """Independent entries that are ``value`` with probability ``keep``, else 0.
 
-    The probability is exact for 0, ½ and 1 and true to 2⁻³³ otherwise; a uniform float32 is true to 2⁻²⁵.
+    The probability is exact for 0, ½ and 1 and true to 2⁻³² otherwise; a uniform float32 is true to 2⁻²⁵.
 
     Args:
         shape: of the result.

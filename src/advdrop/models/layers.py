@@ -21,6 +21,8 @@ class Dropout(nn.Dropout):
         """Any shape to the same."""
         if not self.training or self.p == 0.0:
             return x
+        if torch.compiler.is_compiling():  # a compiler fuses torch's own, and does not know these draws
+            return super().forward(x)
         keep = 1.0 - self.p
         return x * bernoulli_like(x, keep, value=1.0 / keep if keep else 0.0)
 

@@ -59,9 +59,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="finished run directories")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="a record to add them to")
     arguments = parser.parse_args()
-    rows = sorted((row_of(run) for run in arguments.runs), key=lambda row: (row["step"], row["seed"]))
+    kept = json.loads(arguments.json.read_text())["rows"] if arguments.json and arguments.json.exists() else []
+    found = {(row["step"], row["seed"]): row for row in [*kept, *(row_of(run) for run in arguments.runs)]}
+    rows = [found[key] for key in sorted(found)]
     print(table(rows))
     if arguments.json:
         record(arguments.json, rows, "python benchmarks/accuracy.py RUN... --json results/accuracy.json")

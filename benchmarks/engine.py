@@ -1,10 +1,11 @@
 """What the engine adds to an update: `advdrop train` against the same updates in a bare loop; and the input alone.
 
-Both take turns in one process. An update is timed from one batch to the next, so that Lightning, the schedules, the
-measurements of the search and all that happens between updates is in it. Medians are compared, and means beside them:
-a mean also has the row of metrics that ends an epoch in it, and whatever else the machine did. Neither side evaluates.
+They take turns update by update: whenever the engine asks for a batch, an update of the bare loop runs first, so that
+whatever else the machine does hits both alike. An update of the engine is timed from one batch to the next: Lightning,
+the schedules, the measurements of the search and all that happens between updates is in it. Medians are compared, and
+means beside them: a mean also has the rows of metrics that end an epoch in it. Neither side evaluates.
 
-    python benchmarks/engine.py [--json FILE] [--rounds 5] [--updates 20]
+    python benchmarks/engine.py [--json FILE] [--updates 200]
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,34 +35,17 @@ from advdrop.memory import keep_freed_memory
 from measure import progress, record
 
 METHODS = ("vadd-kl", "pi", "dropout")
+WARM_UP = 10
 
 
 def configured(data: DataSet, method: str, updates: int) -> RunConfig:
-    """The default run, three epochs long; the first warms up."""
-    length = {"updates": 3 * updates, "epoch_updates": updates, "evaluate_every": 0}
+    """The default run with epochs of twenty updates."""
+    length = {"updates": updates, "epoch_updates": 20, "evaluate_every": 0}
     return resolve("mnist5k", shape=data.shape, examples=len(data.train), method=method, settings={"training": length})
 
 
-def periods(training: Callable[[], object], updates: int) -> list[float]:
-    """Seconds from each update to the next, in the second and third third of a training."""
-    begun: list[float] = []
-    at = Batches.at
-
-    def watched(self: Batches, update: int, part: int = 0, parts: int = 1) -> Batch:
-        begun.append(time.perf_counter())
-        return at(self, update, part, parts)
-
-    Batches.at = watched  # type: ignore[method-assign]
-    try:
-        training()
-    finally:
-        Batches.at = at  # type: ignore[method-assign]
-    begun = begun[-3 * updates :]  # the engine also looks at the first batch before it begins
-    return [after - before for before, after in pairwise(begun[updates:])]
-
-
-def bare(config: RunConfig, data: DataSet) -> None:
-    """The same updates in a loop of three lines."""
+def bare(config: RunConfig, data: DataSet) -> Iterator[None]:
+    """The same updates in a loop of three lines, one at a time."""
     config = chosen(config, data.shape)
     network = laid_out(network_of(config, data.shape, len(data.classes)), config.engine.memory_format)
     objective = objective_of(config, len(data.train), len(data.classes))
@@ -70,23 +53,47 @@ def bare(config: RunConfig, data: DataSet) -> None:
     preprocess = preprocess_of(config, data, split)
     batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
     optimiser = torch.optim.Adam(network.parameters(), fused=True)
+    at = Batches.at  # as it is before the engine's is watched
     for update in range(config.training.updates):
+        yield
         optimiser.zero_grad()
-        objective(network, batches.at(update), progress=update / config.training.updates).total.backward()
+        objective(network, at(batches, update), progress=update / config.training.updates).total.backward()
         optimiser.step()
+    yield
 
 
-def measure(method: str, rounds: int, updates: int) -> dict[str, Any]:
+def in_turns(config: RunConfig, data: DataSet, training: Callable[[], object]) -> dict[str, list[float]]:
+    """Seconds of each update of the bare loop and of the training, which take turns."""
+    times: dict[str, list[float]] = {"bare": [], "engine": []}
+    loop, at = bare(config, data), Batches.at
+    next(loop)
+    resumed = time.perf_counter()
+
+    def watched(self: Batches, update: int, part: int = 0, parts: int = 1) -> Batch:
+        nonlocal resumed
+        asked = time.perf_counter()
+        times["engine"].append(asked - resumed)
+        next(loop, None)
+        resumed = time.perf_counter()
+        times["bare"].append(resumed - asked)
+        return at(self, update, part, parts)
+
+    Batches.at = watched  # type: ignore[method-assign]
+    try:
+        training()
+    finally:
+        Batches.at = at  # type: ignore[method-assign]
+    # The engine looks at the first batch before it begins, and the first updates warm up.
+    return {name: values[WARM_UP:] for name, values in times.items()}
+
+
+def measure(method: str, updates: int) -> dict[str, Any]:
     """The medians of both, taking turns."""
     data = load("mnist5k")
     config = configured(data, method, updates)
-    times: dict[str, list[float]] = {"bare": [], "engine": []}
+    progress(f"{method}: {updates} updates of each")
     with tempfile.TemporaryDirectory() as folder:
-        run = partial(train, config, Path(folder) / "run", force=True, data=data, progress=False)
-        for turn in range(rounds):
-            times["bare"] += periods(partial(bare, config, data), updates)
-            times["engine"] += periods(run, updates)
-            progress(f"{method}: round {turn + 1} of {rounds}")
+        times = in_turns(config, data, partial(train, config, Path(folder) / "run", data=data, progress=False))
     progress("")
     medians = {name: statistics.median(values) for name, values in times.items()}
     means = {name: statistics.mean(values) for name, values in times.items()}
@@ -132,11 +139,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="write the record here")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=20, help="updates of an epoch")
+    parser.add_argument("--updates", type=int, default=200, help="updates of each")
     options = parser.parse_args()
     keep_freed_memory()
-    rows = [measure(method, options.rounds, options.updates) for method in METHODS]
+    rows = [measure(method, options.updates) for method in METHODS]
     print(table(rows))
     if options.json is not None:
         record(options.json, rows, "python benchmarks/engine.py --json results/engine.json")

@@ -32,7 +32,8 @@ def measure(examples: int, units: int, delta: float, repeats: int) -> dict[str, 
         "naive": partial(naive_search, mask, jacobian, budget),
         "read and write": partial(torch.mul, mask, jacobian),
     }
-    assert torch.equal(steps["flip_mask"](), steps["naive"]())
+    # Among millions of random gains some are equal, and the ports leave those out.
+    assert torch.equal(flip_mask(mask, jacobian, budget, ties="dropped"), steps["naive"]())
     large = examples * units > 2**22
     times = taking_turns(steps, repeats // 4 if large else repeats, f"{examples} x {units}, {budget} flips")
     found = {name: summary(values) for name, values in times.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from advdrop.cli import compare
+from advdrop.cli import compare, grid
 from advdrop.cli.main import main
 from advdrop.engine import RunDirectory
 from advdrop.engine.jobs import Jobs, StoppedError
@@ -93,7 +93,7 @@ def test_dry_run_tells_the_jobs_and_divides_the_time(monkeypatch, capsys, tmp_pa
         seconds = 100.0
 
     seen = []
-    monkeypatch.setattr(compare, "estimate", lambda config, data: seen.append(config.method) or Guess)
+    monkeypatch.setattr(grid, "estimate", lambda config, data: seen.append(config.method) or Guess)
     typed = ["compare", *TINY, "--methods", "dropout,pi", "--seeds", "2", "--dry-run"]
     assert main([*typed, "--jobs", "2"]) == 0
     assert "\n2 at a time, 1 thread each: about 0:03:20 in all" in capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_one_choice_of_the_machine_is_made_for_all_runs(monkeypatch, capsys, tmp
         asked.append(config.method)
         return config.model_copy(update={"engine": config.engine.model_copy(update={"memory_format": next(formats)})})
 
-    monkeypatch.setattr(compare, "chosen", chosen)
+    monkeypatch.setattr(grid, "chosen", chosen)
     typed = ["compare", *TINY, "--updates", "2", "--methods", "dropout,pi", "--jobs", "1", "--quiet", "--out", "c"]
     assert main(typed) == 0
     assert main([*typed, "--seeds", "2"]) == 0  # as before, whatever the clock says now

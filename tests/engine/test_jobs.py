@@ -47,7 +47,7 @@ class AtOnce(Executor):
 
 @pytest.fixture(autouse=True)
 def _known_data(monkeypatch):
-    monkeypatch.setattr(worker, "_data", lambda dataset, data_dir: rings())
+    monkeypatch.setattr(worker, "cached_data", lambda dataset, data_dir: rings())
 
 
 def cells_in(folder, *names, force=False):
@@ -152,7 +152,7 @@ def test_finished_runs_are_read_and_started_ones_gone_on_with(tmp_path, capsys):
     weights = load_file(RunDirectory.open(tmp_path / "pi").model)
     assert all(torch.equal(weights[name], whole[name]) for name in whole)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == "4 of 4 runs done"
+    assert lines[-1] == "4 of 4 runs done (1 failed)"
     assert 1 <= len(lines) <= 3  # only when a run is over
 
 
@@ -182,11 +182,11 @@ def test_an_error_that_cannot_be_pickled_still_arrives():
     class OwnError(Exception):
         pass
 
-    found = worker._portable(OwnError("of mine"))
+    found = worker.portable(OwnError("of mine"))
     assert type(found) is RuntimeError
     assert str(found) == "OwnError: of mine"
     found = DivergedError(7, "a loss", "the last one")
-    assert worker._portable(found) is found
+    assert worker.portable(found) is found
 
 
 def test_a_signal_stops_the_workers_and_a_second_one_kills_them(tmp_path, monkeypatch, capsys):

@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from advdrop.cli.grid import engine_of, guessed, refuse_others
 from advdrop.cli.options import Compare
 from advdrop.cli.prepare import config_of, dataset_of
 from advdrop.cli.table import table
 from advdrop.data.examples import DataSet
-from advdrop.engine.estimate import estimate
 from advdrop.engine.jobs import Jobs, Outcome, jobs_of, run_cells
 from advdrop.engine.module import DivergedError
 from advdrop.engine.progress import duration, makespan
+from advdrop.engine.record import record_of
 from advdrop.engine.run import StoppedError, split_of
-from advdrop.engine.rundir import RunDirectory, RunError
-from advdrop.engine.speed import as_begun, chosen
+from advdrop.engine.rundir import RunDirectory
 from advdrop.engine.worker import Cell, Result
-from advdrop.experiments.config import Engine, RunConfig, parse_method
+from advdrop.experiments.config import parse_method
 from advdrop.files import write_text
+from advdrop.report.collect import results_of
+from advdrop.report.html import page
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 ONE_PROCESS = "each run of a comparison is one process; use --devices and --nodes with advdrop train"
@@ -85,34 +84,22 @@ def run(options: Compare) -> int:
     summary = f"{options.dataset}, {options.labels} labels, {options.seeds} seed(s)\n\n{shown}\n"
     write_text(folder / "compare.md", summary)
     write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    print(f"\n{summary}\nwritten to {folder}: compare.md, compare.json and a run directory for each run")
+    done = [record_of(RunDirectory.open(cell.path)) for cell in cells.values() if cell.finished]
+    if done:
+        write_text(folder / "report.html", page(results_of(done)))
+    written = "compare.md, compare.json, report.html" if done else "compare.md, compare.json"
+    print(f"\n{summary}\nwritten to {folder}: {written} and a run directory for each run")
     for number, (key, cell) in enumerate(cells.items(), start=1):
         if key in errors:
             print(f"advdrop: [{number}/{len(cells)}] {cell.name}: {errors[key]}", file=sys.stderr)
     return 1 if errors else 0
 
 
-def engine_of(config: RunConfig, data: DataSet, there: Sequence[Path], progress: bool) -> Engine:
-    """The machine, the same for all runs: what is left to it is as in a run that is there, else as is best now."""
-    if there:
-        return as_begun(config, RunDirectory.open(there[0]).config).engine
-    return chosen(config, data.shape, progress).engine
-
-
-def refuse_others(path: Path, config: RunConfig) -> None:
-    """An error if there is a run of another configuration."""
-    if path.exists() and (different := RunDirectory.open(path).config.differences(config)):
-        raise RunError(
-            f"{path} is a run with another {', '.join(different)}; replace it (--force) or choose another --out"
-        )
-
-
 def plan(cells: Mapping[tuple[str, int], Cell], jobs: Jobs, data: DataSet) -> str:
     """The runs and how long they will take; what is there of an unfinished one is not counted."""
     left = {key: cell for key, cell in cells.items() if not cell.finished}
     first = {method: cell.config for (method, _), cell in reversed(left.items())}
-    with threads(jobs.threads):
-        guesses = {method: estimate(first[method], data).seconds for method, _ in left}
+    guesses = guessed(first, {config.dataset: data for config in first.values()}, jobs.threads)
     rows = [
         [
             cell.config.method,
@@ -125,17 +112,6 @@ def plan(cells: Mapping[tuple[str, int], Cell], jobs: Jobs, data: DataSet) -> st
     ]
     total = duration(makespan([guesses[method] for method, _ in left], jobs.count))
     return f"{table(['method', 'seed', 'updates', 'about', 'run'], rows)}\n{jobs}: about {total} in all"
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Compute with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def results_table(results: Results, failed: Collection[str] = ()) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import (
     BaseSettings,
     CliPositionalArg,
@@ -18,6 +18,15 @@ from advdrop.vocabulary import Labels, Precision
 
 Preset = Literal["paper", "authors"]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+def _some_jobs(jobs: Any) -> Any:
+    if jobs != "auto" and not (str(jobs).isdecimal() and int(jobs) > 0):
+        raise ValueError("takes a number of processes, at least 1, or 'auto'")
+    return jobs
+
+
+Jobs = Annotated[int | Literal["auto"], BeforeValidator(_some_jobs)]
 
 
 class Command(BaseModel):
@@ -86,17 +95,64 @@ class Compare(Recipe):
     methods: list[str] = Field(["dropout", "pi", "vadd-kl"], description="methods, with commas between them")
     seeds: int = Field(1, description="runs of each method, with seeds 0, 1, ...; one seed is one split for all")
     out: Folder | None = Field(None, description="folder of the run directories, instead of runs/compare-...")
-    jobs: int | Literal["auto"] = Field(
+    jobs: Jobs = Field(
         "auto", description="runs at a time, in processes that share the cores; auto: what cores and memory allow"
     )
     dry_run: bool = Field(False, description="show the runs and how long they will take")
 
-    @field_validator("jobs", mode="before")
-    @classmethod
-    def _some_jobs(cls, jobs: Any) -> Any:
-        if jobs != "auto" and not (str(jobs).isdecimal() and int(jobs) > 0):
-            raise ValueError("takes a number of processes, at least 1, or 'auto'")
-        return jobs
+
+class Reproduce(Command):
+    """Run a table of the paper and set it beside the paper's numbers.
+
+    Cells are runs of their own: finished ones are read, others gone on with, failed ones told at the end. Each one
+    that is finished becomes a record, and the table is made of the records.
+
+    Examples:
+      advdrop reproduce                                      (lists the suites)
+      advdrop reproduce table1 --dry-run
+      advdrop reproduce table1 --only dropout,pi,vadd-kl --seeds 3 --data-dir ~/data
+      advdrop reproduce table2 --protocol paper --scheduler tcp://10.0.0.1:8786
+    """
+
+    suite: CliPositionalArg[str | None] = Field(None, description="a table's name, or a YAML file of your own")
+    protocol: str = Field("short", description="short: what two CPU cores can do; paper: the paper's length")
+    preset: Preset = Field("paper", description="the choices the paper leaves open: its text, or its released code")
+    only: list[str] = Field([], description="rows, with commas between them")
+    columns: list[str] = Field([], description="columns, with commas between them")
+    seeds: int | None = Field(None, description="runs of each cell, with seeds 0, 1, ..., if not the protocol's number")
+    data_dir: Folder | None = Field(None, description="where the files are; else $ADVDROP_DATA, else a cache folder")
+    results: Folder = Field(Path("results"), description="the folder of the records")
+    out: Folder = Field(Path("runs/reproduce"), description="folder of the run directories")
+    missing: bool = Field(False, description="leave out the cells that have a record")
+    retry: bool = Field(False, description="try cells again that failed before")
+    jobs: Jobs = Field(
+        "auto", description="runs at a time, in processes that share the cores; auto: what cores and memory allow"
+    )
+    scheduler: str | None = Field(
+        None, description="address of a Dask scheduler whose workers run the cells and share these folders"
+    )
+    dry_run: bool = Field(False, description="show the cells and how long they will take")
+    quiet: bool = Field(False, description="no progress")
+
+
+class Report(Command):
+    """Put results in one page: tables beside the paper's, statistics, curves, and the commands to run them again.
+
+    Examples:
+      advdrop report results -o report.html
+      advdrop report runs/demo
+      advdrop report results/table1 --format latex
+    """
+
+    results: CliPositionalArg[list[Folder]] = Field(
+        description="records, run directories, folders of them; and the YAML files of suites of your own"
+    )
+    out: Folder | None = Field(
+        None, validation_alias=AliasChoices("o", "out"), description="the file to write (default: report.html)"
+    )
+    format: Literal["html", "markdown", "csv", "json", "latex"] | None = Field(
+        None, description="by the ending of the file if it is not given; all but html are printed without a file"
+    )
 
 
 class Evaluate(Command):
@@ -172,6 +228,8 @@ class Advdrop(BaseSettings):
 
     train: CliSubCommand[Train] = Field(description="train one network")
     compare: CliSubCommand[Compare] = Field(description="several methods on the same splits, one table")
+    reproduce: CliSubCommand[Reproduce] = Field(description="a table of the paper, beside the paper's numbers")
+    report: CliSubCommand[Report] = Field(description="one page of results")
     evaluate: CliSubCommand[Evaluate] = Field(description="measure a finished run again")
     show: CliSubCommand[Show] = Field(description="what runs came to")
     data: CliSubCommand[Data] = Field(description="list, get or check data sets")

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ import torch
 from advdrop.data.examples import DataSet
 from advdrop.engine.progress import Line, makespan, overall
 from advdrop.engine.run import StoppedError
-from advdrop.engine.worker import Cell, Result, Worker, run_cell, start_worker
+from advdrop.engine.worker import AnyWorker, Cell, Result, run_cell, start_worker
 from advdrop.experiments.config import RunConfig
 
 MEMORY = 1.5e9
@@ -154,7 +154,7 @@ def run_cells(
     jobs: Jobs,
     data: DataSet | None = None,
     progress: bool = True,
-    start: Callable[[int], Worker] = start_worker,
+    start: Callable[[int], AnyWorker] | None = None,
 ) -> Iterator[tuple[Key, Outcome]]:
     """Run all cells and yield what each came to, when it did: a result, or the error that ended it.
 
@@ -166,7 +166,7 @@ def run_cells(
         jobs: how many at a time; one job is this process, more are processes of their own.
         data: the examples of all cells, if they are here already; processes of their own read them again.
         progress: whether to show how far it is.
-        start: from a number of threads to a worker.
+        start: from a number of threads to a worker, if not a process of this machine.
     """
     for key, cell in cells.items():
         if cell.finished:
@@ -174,11 +174,11 @@ def run_cells(
     left = {key: cell for key, cell in cells.items() if not cell.finished}
     if not left:
         return
-    if jobs.count == 1:
+    if jobs.count == 1 and start is None:
         titles = {key: f"[{number}/{len(cells)}] {cell.name}" for number, (key, cell) in enumerate(cells.items(), 1)}
         yield from _in_turn(left, titles, data, progress)
     else:
-        yield from _Crew(left, len(cells), jobs, progress, start).run()
+        yield from _Crew(left, len(cells), jobs, progress, start or start_worker).run()
 
 
 def _in_turn(
@@ -199,13 +199,13 @@ class _Crew(Generic[Key]):
     """Cells that wait, cells that run and workers that are free."""
 
     def __init__(
-        self, cells: Mapping[Key, Cell], total: int, jobs: Jobs, progress: bool, start: Callable[[int], Worker]
+        self, cells: Mapping[Key, Cell], total: int, jobs: Jobs, progress: bool, start: Callable[[int], AnyWorker]
     ) -> None:
         self.waiting = deque(_Task(key, cell, _stamp(cell.path)) for key, cell in cells.items())
-        self.running: dict[Future[Result], tuple[_Task[Key], Worker]] = {}
-        self.free: list[Worker] = []
+        self.running: dict[Future[Result], tuple[_Task[Key], AnyWorker]] = {}
+        self.free: list[AnyWorker] = []
         self.paces: dict[tuple[str, str], float] = {}
-        self.total, self.done = total, total - len(cells)
+        self.total, self.done, self.failed = total, total - len(cells), 0
         self.jobs, self.start, self.line = jobs, start, Line(show=progress)
 
     def run(self) -> Iterator[tuple[Key, Outcome]]:
@@ -260,6 +260,7 @@ class _Crew(Generic[Key]):
             if task.pace is not None:
                 self.paces[task.kind] = task.pace
             self.done += 1
+            self.failed += isinstance(outcome, Exception)
             yield task.key, outcome
 
     def report(self, ended: list[tuple[Key, Outcome]]) -> None:
@@ -269,7 +270,7 @@ class _Crew(Generic[Key]):
         for task, worker in self.running.values():
             task.look(worker.updates.value, now)
         shares = {task.cell.name: task.updates / task.cell.config.training.updates for task in tasks}
-        text = overall(self.done, self.total, shares, self.seconds_left([*tasks, *self.waiting]))
+        text = overall(self.done, self.total, shares, self.seconds_left([*tasks, *self.waiting]), self.failed)
         if ended:
             self.line.say(text)
         else:
@@ -300,11 +301,14 @@ class _Crew(Generic[Key]):
         wait(self.running)
         workers = [*self.free, *(worker for _, worker in self.running.values())]
         with ThreadPoolExecutor(len(workers) or 1) as together:  # each takes a second or two to leave
-            list(together.map(Worker.close, workers))
+            list(together.map(lambda worker: worker.close(), workers))
 
 
 def _outcome(future: Future[Result]) -> Outcome:
-    error = future.exception()
+    try:
+        error = future.exception()
+    except CancelledError:
+        return StoppedError("it was stopped")
     if error is None:
         return future.result()
     return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")

@@ -120,7 +120,7 @@ class Line:
             print("\r\x1b[K", end="", file=self.file, flush=True)
 
 
-def overall(done: int, total: int, running: Mapping[str, float], left: float | None) -> str:
+def overall(done: int, total: int, running: Mapping[str, float], left: float | None, failed: int = 0) -> str:
     """How far many runs are.
 
     Args:
@@ -128,12 +128,16 @@ def overall(done: int, total: int, running: Mapping[str, float], left: float | N
         total: all of them.
         running: the names of those that run, and the share of each that is done.
         left: seconds until all are over, if that is known.
+        failed: how many of those that are over failed.
 
     >>> overall(4, 9, {"vadd-kl seed 0": 0.41, "pi seed 1": 0.38}, 720)
     '4 of 9 runs done, 2 running: vadd-kl seed 0 41 %, pi seed 1 38 %; about 0:12:00 left'
+    >>> overall(4, 9, {}, None, failed=1)
+    '4 of 9 runs done (1 failed)'
     """
     names = ", ".join(f"{name} {int(100 * share)} %" for name, share in running.items())
-    text = f"{done} of {total} runs done" + (f", {len(running)} running: {names}" if running else "")
+    text = f"{done} of {total} runs done" + (f" ({failed} failed)" if failed else "")
+    text += f", {len(running)} running: {names}" if running else ""
     return text if left is None or done == total else f"{text}; about {duration(left)} left"
 
 

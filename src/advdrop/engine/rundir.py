@@ -28,6 +28,10 @@ class RunError(ValueError):
     """A run directory that cannot be used as asked: the message names it and the way out."""
 
 
+class BusyError(RunError):
+    """Another process trains the run."""
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """``config.yaml``, ``split.npz``, ``metrics.csv``, ``last.ckpt``, ``model.safetensors`` and ``result.json``.
@@ -186,7 +190,7 @@ class RunDirectory:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(f"{self.path} is being trained by another process") from None
+                raise BusyError(f"{self.path} is being trained by another process") from None
             for litter in self.path.glob(".*.part"):  # what a killed process was writing
                 litter.unlink(missing_ok=True)
             yield

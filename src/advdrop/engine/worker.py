@@ -21,7 +21,7 @@ from functools import lru_cache
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -67,6 +67,34 @@ class Cell:
 
 
 # ------------------------------------------------------------------------------------------------- in the parent
+
+
+class Counter(Protocol):
+    """A number that someone else counts."""
+
+    @property
+    def value(self) -> int:
+        """As far as it is."""
+
+
+class AnyWorker(Protocol):
+    """What runs cells, one after the other: a process of this machine, or a place on a cluster."""
+
+    @property
+    def updates(self) -> Counter:
+        """How many updates of its cell are done."""
+
+    def submit(self, cell: Cell) -> Future[Result]:
+        """Start with a cell."""
+
+    def stop(self) -> None:
+        """Ask for a checkpoint and the end."""
+
+    def kill(self) -> None:
+        """Stop at once."""
+
+    def close(self) -> None:
+        """No more cells."""
 
 
 @dataclass
@@ -167,11 +195,11 @@ def _begin(threads: int, updates: ctypes.c_int64) -> None:
 def work(cell: Cell) -> Result:
     """Run a cell in this process, or raise an error that can travel to the parent."""
     try:
-        return run_cell(cell, _data(cell.config.dataset, cell.config.data_dir), tell=_tell, progress=False)
+        return run_cell(cell, cached_data(cell.config.dataset, cell.config.data_dir), tell=_tell, progress=False)
     except SystemExit:  # what Lightning makes of a second signal
         raise StoppedError(f"{cell.path} was stopped") from None
     except Exception as error:
-        raise _portable(error) from error
+        raise portable(error) from error
     finally:
         if _orphaned():
             os._exit(1)
@@ -191,7 +219,7 @@ def run_cell(cell: Cell, data: DataSet | None, **options: Any) -> Result:
 
 
 @lru_cache(maxsize=1)
-def _data(dataset: str, data_dir: Path | None) -> DataSet:
+def cached_data(dataset: str, data_dir: Path | None) -> DataSet:
     """Read once a process and not once a cell; the parent has seen to it that the files are there."""
     return load(dataset, data_dir, download=False)
 
@@ -214,7 +242,7 @@ def _orphaned() -> bool:
     return parent is not None and not parent.is_alive()
 
 
-def _portable(error: Exception) -> Exception:
+def portable(error: Exception) -> Exception:
     """The error itself if it survives the way to another process, else one that says the same."""
     try:
         pickle.loads(pickle.dumps(error))

@@ -1,0 +1,1 @@
+"""What runs came to: records, statistics, and the page that shows them. Imports no torch."""

@@ -1,0 +1,285 @@
+"""The same results as Markdown, CSV, JSON and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from advdrop.cli.table import table
+from advdrop.report.collect import Comparison, Entry, Results
+from advdrop.report.html import any_gap, best, has_paper, measured, p_value, page
+from advdrop.report.records import Record
+from advdrop.report.verdicts import verdicts
+
+COLUMNS = (
+    "suite",
+    "protocol",
+    "preset",
+    "column",
+    "row",
+    "method",
+    "dataset",
+    "labels",
+    "seed",
+    "updates",
+    "test_error_percent",
+    "milliseconds_per_update",
+    "commit",
+    "digest",
+)
+
+
+def markdown(results: Sequence[Results]) -> str:
+    """Tables, differences in words, comparisons, what differs from the paper, and the commands."""
+    return "\n\n".join(part for found in results for part in _markdown(found)) + "\n"
+
+
+def _markdown(results: Results) -> list[str]:
+    suite, protocol = results.suite, results.suite.protocols[results.protocol]
+    parts = [f"## {_plain(suite.title)}", _plain(suite.about)]
+    parts.append(f"Protocol `{results.protocol}`: {_plain(protocol.about)}.")
+    parts.append(main_table(results))
+    if any_gap(results):
+        parts += ["### Beside the paper", "\n".join(f"- {_plain(line)}." for line in gaps(results))]
+    for heading, lines in verdicts(results).named:
+        parts += [f"### {heading}", "\n".join(f"- {_plain(line)}." for line in lines)]
+    if results.comparisons:
+        notes = [f"- {_plain(line)}." for line in sentences(results)]
+        parts += ["### Method against method, seed by seed", comparison_table(results), "\n".join(notes)]
+    parts += ["### At equal cost", cost_table(results)]
+    if results.deviations:
+        rows = [[f"`{key}`", _plain(here), _plain(there)] for key, here, there in results.deviations]
+        parts += ["### What differs from the paper", table(["choice", "here", "paper"], rows)]
+    commands = [results.command(row) for row in suite.trained if measured(results, row)]
+    parts += ["### Run it again", "```\n" + "\n".join(commands) + "\n```"]
+    return [part for part in parts if part]
+
+
+def main_table(results: Results) -> str:
+    """The paper's numbers and ours."""
+    suite, head = results.suite, ["Method"]
+    for column in results.columns:
+        name = _plain(suite.columns[column].name)
+        head += [f"{name}: paper", "here", "n"] if has_paper(results, column) else [f"{name}: here", "n"]
+    rows = []
+    for key, row in suite.rows.items():
+        cells = [_plain(row.name) + (" (quoted)" if row.quoted else "")]
+        for column in results.columns:
+            entry = results.entries[key, column]
+            if has_paper(results, column):
+                cells.append(_bold(str(entry.reported or "–"), bool(entry.reported and entry.reported.bold)))
+            cells += [ours(entry, row.method is not None), str(len(entry.records) or "")]
+        rows.append(cells)
+    return table(head, rows)
+
+
+def ours(entry: Entry, trained: bool) -> str:
+    """Our number, or that it was not run."""
+    return str(entry.summary) if entry.summary else ("not run" if trained else "")
+
+
+def gaps(results: Results) -> list[str]:
+    """Each of our numbers beside the paper's, in words."""
+    return [
+        f"{results.suite.rows[row].name}, {results.suite.columns[column].name}: {entry.gap.words('the paper')}"
+        for (row, column), entry in results.entries.items()
+        if entry.gap is not None
+    ]
+
+
+def comparison_table(results: Results) -> str:
+    """Paired comparisons."""
+    head = ["comparison", "difference", "n", "t: p", "Holm", "Wilcoxon", "d", "visible from"]
+    rows = []
+    for comparison in results.comparisons:
+        found, margin = comparison.found, comparison.found.difference.margin
+        rows.append(
+            [
+                _plain(_versus(results, comparison)),
+                f"{found.difference.mean:+.2f}" + ("" if margin is None else f" ± {margin:.2f}"),
+                str(found.n),
+                p_value(found.t_p),
+                p_value(comparison.holm_p),
+                p_value(found.wilcoxon_p),
+                "–" if found.effect is None else f"{found.effect:+.1f}",
+                "–" if found.detectable is None else f"{found.detectable:.2f}",
+            ]
+        )
+    return table(head, rows)
+
+
+def sentences(results: Results) -> list[str]:
+    """Each comparison in words, with what could not be seen."""
+    said = []
+    for comparison in results.comparisons:
+        found, names = comparison.found, results.suite.rows
+        column = results.suite.columns[comparison.column].name
+        text = f"{column}: {names[comparison.one].name} is {found.difference.words(names[comparison.other].name)}"
+        if found.n > 1 and found.detectable is not None and not found.difference.seen:
+            text += f"; with {found.n} seeds a difference below {found.detectable:.2f} cannot be seen"
+        said.append(text)
+    return said
+
+
+def cost_table(results: Results) -> str:
+    """Error at equal updates and at equal cost."""
+    head = ["method"]
+    for column in results.columns:
+        head += [f"{_plain(results.suite.columns[column].name)}: ms an update", "at equal updates", "at equal cost"]
+    rows = []
+    for row in results.suite.trained:
+        if measured(results, row):
+            cells = [_plain(results.suite.rows[row].name)]
+            for column in results.columns:
+                entry = results.entries[row, column]
+                cells += _costs(entry)
+            rows.append(cells)
+    return table(head, rows)
+
+
+def _costs(entry: Entry) -> list[str]:
+    if entry.summary is None:
+        return ["", "", ""]
+    equal = "–" if entry.equal_cost is None else f"{entry.equal_cost:.2f}"
+    return [f"{entry.milliseconds:.0f}", f"{entry.summary.mean:.2f}", equal]
+
+
+def as_csv(results: Sequence[Results]) -> str:
+    """A line for each record."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for record in _records(results):
+        writer.writerow([getattr(record, name) for name in COLUMNS])
+    return text.getvalue()
+
+
+def as_json(results: Sequence[Results]) -> str:
+    """The tables and the comparisons as numbers, and the records that they are made of."""
+    found = []
+    for one in results:
+        cells = [
+            {
+                "row": row,
+                "column": column,
+                "paper": entry.reported._asdict() if entry.reported else None,
+                "here": entry.summary._asdict() if entry.summary else None,
+                "gap": entry.gap._asdict() if entry.gap else None,
+                "equal_cost": entry.equal_cost,
+                "records": [record.digest for record in entry.records],
+            }
+            for (row, column), entry in one.entries.items()
+        ]
+        compared = [
+            {"column": c.column, "one": c.one, "other": c.other, "holm_p": c.holm_p, **_numbers(c)}
+            for c in one.comparisons
+        ]
+        found.append(
+            {
+                "suite": one.suite.key,
+                "protocol": one.protocol,
+                "preset": one.preset,
+                "cells": cells,
+                "comparisons": compared,
+                "deviations": [choice._asdict() for choice in one.deviations],
+            }
+        )
+    records = [record.model_dump(mode="json") for record in _records(results)]
+    return json.dumps({"results": found, "records": records}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _numbers(comparison: Comparison) -> dict[str, Any]:
+    found = comparison.found
+    return {
+        "n": found.n,
+        "difference": found.difference.mean,
+        "margin": found.difference.margin,
+        "t_p": found.t_p,
+        "wilcoxon_p": found.wilcoxon_p,
+        "effect": found.effect,
+        "detectable": found.detectable,
+    }
+
+
+def latex(results: Sequence[Results]) -> str:
+    """A tabular for each table, bold as in the paper; ours bold where the mean is the lowest."""
+    return "\n".join(_latex(found) for found in results)
+
+
+def _latex(results: Results) -> str:
+    suite, columns = results.suite, results.columns
+    head, layout = ["Method"], "l"
+    for column in columns:
+        name = escaped(suite.columns[column].name)
+        head += [f"{name}, paper", "here"] if has_paper(results, column) else [f"{name}, here"]
+        layout += "rr" if has_paper(results, column) else "r"
+    lines = [
+        f"% {' '.join(suite.title.split())}, protocol {results.protocol}",
+        f"\\begin{{tabular}}{{{layout}}}",
+        "\\hline",
+    ]
+    lines += [" & ".join(head) + r" \\", r"\hline"]
+    for key, row in suite.rows.items():
+        cells = [escaped(row.name)]
+        for column in columns:
+            entry = results.entries[key, column]
+            if has_paper(results, column):
+                cells.append(_strong(str(entry.reported or "--"), bool(entry.reported and entry.reported.bold)))
+            cells.append(_strong(ours(entry, row.method is not None), key in best(results, column)))
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+
+
+LATEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "Π": r"$\Pi$",
+    "δ": r"$\delta$",
+    "λ": r"$\lambda$",
+}
+
+
+def escaped(text: str) -> str:
+    r"""A text for LaTeX.
+
+    >>> escaped("Π model, 5 %")
+    '$\\Pi$ model, 5 \\%'
+    """
+    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def _plain(text: str) -> str:
+    """A text for Markdown: one line, no markup of HTML, and no end of a cell."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("|", r"\|")
+
+
+def _strong(text: str, bold: bool) -> str:
+    shown = text.replace("±", r"$\pm$")
+    return rf"\textbf{{{shown}}}" if bold else shown
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"**{text}**" if bold else text
+
+
+def _versus(results: Results, comparison: Comparison) -> str:
+    names = results.suite.rows
+    where = f", {results.suite.columns[comparison.column].name}" if len(results.columns) > 1 else ""
+    return f"{names[comparison.one].name} – {names[comparison.other].name}{where}"
+
+
+def _records(results: Sequence[Results]) -> list[Record]:
+    return [record for found in results for record in found.records]
+
+
+FORMATS: dict[str, Callable[[Sequence[Results]], str]] = {
+    "html": page,
+    "markdown": markdown,
+    "csv": as_csv,
+    "json": as_json,
+    "latex": latex,
+}

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -114,7 +114,8 @@ def test_equal_differences_are_equal_whatever_the_last_bit_says():
     assert paired({0: 0.3, 1: 0.4}, {0: 0.2, 1: 0.3}) == Paired(2, Difference(0.1, 0.0), None, None, None, 0.0)
 
 
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=12))
+@settings(max_examples=50)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=7))
 def test_the_paired_test_is_scipys(pairs):
     one, other = zip(*pairs, strict=True)
     found = paired(by_seed(one), by_seed(other))
@@ -153,12 +154,14 @@ def test_wilcoxons_p_counts_the_ways(differences, p):
     assert against_zero([-value for value in differences]).wilcoxon_p == p
 
 
-@given(st.lists(st.integers(-40, 40).filter(bool), min_size=2, max_size=12, unique_by=abs))
+@settings(max_examples=50)
+@given(st.lists(st.integers(-40, 40).filter(bool), min_size=2, max_size=7, unique_by=abs))
 def test_wilcoxons_p_is_scipys_exact_one(values):
     assert against_zero(values).wilcoxon_p == pytest.approx(stats.wilcoxon(values, method="exact").pvalue)
 
 
-@given(st.lists(st.integers(-3, 3).filter(bool), min_size=2, max_size=8).filter(lambda values: len(set(values)) > 1))
+@settings(max_examples=50)
+@given(st.lists(st.integers(-3, 3).filter(bool), min_size=2, max_size=7).filter(lambda values: len(set(values)) > 1))
 def test_wilcoxons_p_is_exact_with_ties(values):
     every = stats.PermutationMethod(n_resamples=100_000)
     assert against_zero(values).wilcoxon_p == pytest.approx(stats.wilcoxon(values, method=every).pvalue)

@@ -1,8 +1,8 @@
 import pytest
-from ledger import run_of, suite_of
 
 from advdrop.report.collect import results_of
 from advdrop.report.verdicts import verdicts
+from ledger import run_of, suite_of
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     >>> ticks(0.0, 9.3)
     [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     >>> ticks(1.0, 1.0)
-    [0.5, 1.0, 1.5]
+    [0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6]
     """
     if high <= low:
         low, high = low - 0.5, high + 0.5

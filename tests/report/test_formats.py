@@ -14,14 +14,13 @@ from advdrop.report.formats import (
     comparison_table,
     cost_table,
     escaped,
-    gaps,
     latex,
     main_table,
     markdown,
-    sentences,
 )
 from advdrop.report.html import page
 from advdrop.report.records import Record
+from advdrop.report.verdicts import gaps, sentences
 from ledger import loose_of, run_of, suite_of
 
 EVIL = "<script>alert(1)</script> & \"quotes\" | 'a', {b}_100% \\end #1 $x$ ~^\n\nnext"

@@ -5,7 +5,7 @@ import pytest
 
 import advdrop
 from advdrop.report.collect import results_of
-from advdrop.report.html import anchor, best, details, measured, p_value, page
+from advdrop.report.html import anchor, details, p_value, page
 from advdrop.report.records import ERROR
 from ledger import loose_of, run_of, suite_of
 
@@ -176,7 +176,7 @@ def test_the_lowest_is_the_lowest_that_is_shown(suite):
     def rows(*errors):
         trained = zip(suite.trained, errors, strict=False)
         (table,) = tables(suite, *(run_of(suite, row, 0, (50.0, error), test_images=100_000) for row, error in trained))
-        return best(table, "20")
+        return table.best("20")
 
     assert rows(3.0, 2.0, 4.0) == ["pi"]
     assert rows(2.001, 2.0, 4.0) == ["dropout", "pi"]  # both are 2.00
@@ -243,8 +243,7 @@ def test_the_same_records_make_the_same_page(results):
 
 def test_a_row_is_measured_when_a_column_of_it_is(suite):
     (table,) = tables(suite, run_of(suite, "vadd", column="all"))
-    assert measured(table, "vadd")
-    assert not measured(table, "pi")
+    assert table.measured == ["vadd"]
 
 
 def test_an_unmeasured_curve_is_a_page_as_well(suite):

@@ -134,7 +134,7 @@ def test_every_point_is_inside_the_frame(log, lines):
 def test_points_are_where_the_numbers_say():
     svg = drawn(Line("a", [0.0, 50.0, 100.0], [0.0, 10.0, 5.0]))
     (curve,) = svg.iter("polyline")
-    # Both axes begin at zero and end at the last value: 52 to 468 across, 254 up to 12.
+    # Both axes begin at zero and end at the last value: 52 to 456 across, 254 up to 12.
     assert curve.get("points") == "52.0,254.0 254.0,12.0 456.0,133.0"
 
 

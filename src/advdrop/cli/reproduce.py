@@ -23,9 +23,10 @@ from advdrop.experiments.config import RunConfig
 from advdrop.experiments.suite import Key, Suite, described, fingerprint, suites
 from advdrop.files import write_text
 from advdrop.report.collect import Results, check, results_of
-from advdrop.report.formats import gaps, main_table, sentences
+from advdrop.report.formats import main_table
 from advdrop.report.html import page
 from advdrop.report.records import Ledger, Record
+from advdrop.report.verdicts import gaps, sentences
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,26 @@ class Results:
         corrected = holm([found.t_p for *_, found in pairs])
         return [Comparison(column, *pair, p) for pair, p in zip(pairs, corrected, strict=True)]
 
+    @property
+    def measured(self) -> list[str]:
+        """The rows that were run, in their order."""
+        return [row for row in self.suite.trained if any(self.entries[row, c].records for c in self.suite.columns)]
+
+    def best(self, column: str) -> list[str]:
+        """The rows with the lowest mean of a column, to the two digits that are shown."""
+        found = {row: self.entries[row, column].summary for row in self.suite.trained}
+        means = {row: round(summary.mean, 2) for row, summary in found.items() if summary is not None}
+        return [row for row, mean in means.items() if mean == min(means.values())] if len(means) > 1 else []
+
+    @property
+    def reported(self) -> bool:
+        """Whether the paper has numbers for one of the columns."""
+        return any(self.has_paper(column) for column in self.columns)
+
+    def has_paper(self, column: str) -> bool:
+        """Whether the paper has numbers for a column."""
+        return any(row.paper.get(column) for row in self.suite.rows.values())
+
     def configuration(self, row: str) -> list[Choice]:
         """Every choice of a row's first run; what a machine chooses for itself is no difference."""
         records = [record for (name, _), entry in self.entries.items() if name == row for record in entry.records]

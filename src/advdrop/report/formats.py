@@ -10,9 +10,9 @@ from typing import Any
 
 from advdrop.cli.table import table
 from advdrop.report.collect import Comparison, Entry, Results
-from advdrop.report.html import any_gap, best, has_paper, measured, p_value, page
+from advdrop.report.html import p_value, page
 from advdrop.report.records import Record
-from advdrop.report.verdicts import verdicts
+from advdrop.report.verdicts import gaps, sentences, verdicts
 
 COLUMNS = (
     "suite",
@@ -42,7 +42,7 @@ def _markdown(results: Results) -> list[str]:
     parts = [f"## {_plain(suite.title)}", _plain(suite.about)]
     parts.append(f"Protocol `{results.protocol}`: {_plain(protocol.about)}.")
     parts.append(main_table(results))
-    if any_gap(results):
+    if gaps(results):
         parts += ["### Beside the paper", "\n".join(f"- {_plain(line)}." for line in gaps(results))]
     for heading, lines in verdicts(results).named:
         parts += [f"### {heading}", "\n".join(f"- {_plain(line)}." for line in lines)]
@@ -53,7 +53,7 @@ def _markdown(results: Results) -> list[str]:
     if results.deviations:
         rows = [[f"`{key}`", _plain(here), _plain(there)] for key, here, there in results.deviations]
         parts += ["### What differs from the paper", table(["choice", "here", "paper"], rows)]
-    commands = [results.command(row) for row in suite.trained if measured(results, row)]
+    commands = [results.command(row) for row in results.measured]
     parts += ["### Run it again", "```\n" + "\n".join(commands) + "\n```"]
     return [part for part in parts if part]
 
@@ -63,13 +63,13 @@ def main_table(results: Results) -> str:
     suite, head = results.suite, ["Method"]
     for column in results.columns:
         name = _plain(suite.columns[column].name)
-        head += [f"{name}: paper", "here", "n"] if has_paper(results, column) else [f"{name}: here", "n"]
+        head += [f"{name}: paper", "here", "n"] if results.has_paper(column) else [f"{name}: here", "n"]
     rows = []
     for key, row in suite.rows.items():
         cells = [_plain(row.name) + (" (quoted)" if row.quoted else "")]
         for column in results.columns:
             entry = results.entries[key, column]
-            if has_paper(results, column):
+            if results.has_paper(column):
                 cells.append(_bold(str(entry.reported or "–"), bool(entry.reported and entry.reported.bold)))
             cells += [ours(entry, row.method is not None), str(len(entry.records) or "")]
         rows.append(cells)
@@ -79,15 +79,6 @@ def main_table(results: Results) -> str:
 def ours(entry: Entry, trained: bool) -> str:
     """Our number, or that it was not run."""
     return str(entry.summary) if entry.summary else ("not run" if trained else "")
-
-
-def gaps(results: Results) -> list[str]:
-    """Each of our numbers beside the paper's, in words."""
-    return [
-        f"{results.suite.rows[row].name}, {results.suite.columns[column].name}: {entry.gap.words('the paper')}"
-        for (row, column), entry in results.entries.items()
-        if entry.gap is not None
-    ]
 
 
 def comparison_table(results: Results) -> str:
@@ -111,32 +102,15 @@ def comparison_table(results: Results) -> str:
     return table(head, rows)
 
 
-def sentences(results: Results) -> list[str]:
-    """Each comparison in words, with what could not be seen."""
-    said = []
-    for comparison in results.comparisons:
-        found, names = comparison.found, results.suite.rows
-        column = results.suite.columns[comparison.column].name
-        text = f"{column}: {names[comparison.one].name} is {found.difference.words(names[comparison.other].name)}"
-        if found.n > 1 and found.detectable is not None and not found.difference.seen:
-            text += f"; with {found.n} seeds a difference below {found.detectable:.2f} cannot be seen"
-        said.append(text)
-    return said
-
-
 def cost_table(results: Results) -> str:
     """Error at equal updates and at equal cost."""
     head = ["method"]
     for column in results.columns:
         head += [f"{_plain(results.suite.columns[column].name)}: ms an update", "at equal updates", "at equal cost"]
     rows = []
-    for row in results.suite.trained:
-        if measured(results, row):
-            cells = [_plain(results.suite.rows[row].name)]
-            for column in results.columns:
-                entry = results.entries[row, column]
-                cells += _costs(entry)
-            rows.append(cells)
+    for row in results.measured:
+        costs = [_costs(results.entries[row, column]) for column in results.columns]
+        rows.append([_plain(results.suite.rows[row].name), *(cell for cells in costs for cell in cells)])
     return table(head, rows)
 
 
@@ -214,8 +188,8 @@ def _latex(results: Results) -> str:
     head, layout = ["Method"], "l"
     for column in columns:
         name = escaped(suite.columns[column].name)
-        head += [f"{name}, paper", "here"] if has_paper(results, column) else [f"{name}, here"]
-        layout += "rr" if has_paper(results, column) else "r"
+        head += [f"{name}, paper", "here"] if results.has_paper(column) else [f"{name}, here"]
+        layout += "rr" if results.has_paper(column) else "r"
     lines = [
         f"% {' '.join(suite.title.split())}, protocol {results.protocol}",
         f"\\begin{{tabular}}{{{layout}}}",
@@ -226,9 +200,9 @@ def _latex(results: Results) -> str:
         cells = [escaped(row.name)]
         for column in columns:
             entry = results.entries[key, column]
-            if has_paper(results, column):
+            if results.has_paper(column):
                 cells.append(_strong(str(entry.reported or "--"), bool(entry.reported and entry.reported.bold)))
-            cells.append(_strong(ours(entry, row.method is not None), key in best(results, column)))
+            cells.append(_strong(ours(entry, row.method is not None), key in results.best(column)))
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
 

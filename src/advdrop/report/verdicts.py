@@ -1,4 +1,4 @@
-"""What held, what did not, and what is not known yet: the suite's comparisons, sorted by what the records show."""
+"""What the numbers say, in words: beside the paper, method against method, and what held, did not, or is not known."""
 
 from __future__ import annotations
 
@@ -11,6 +11,28 @@ LEVEL = 0.05
 
 
 HEADINGS = ("What held", "What was the other way round", "What is not known yet")
+
+
+def gaps(results: Results) -> list[str]:
+    """Each of our numbers beside the paper's, in words."""
+    return [
+        f"{results.suite.rows[row].name}, {results.suite.columns[column].name}: {entry.gap.words('the paper')}"
+        for (row, column), entry in results.entries.items()
+        if entry.gap is not None
+    ]
+
+
+def sentences(results: Results) -> list[str]:
+    """Each comparison in words, with what could not be seen."""
+    said = []
+    for comparison in results.comparisons:
+        found, names = comparison.found, results.suite.rows
+        column = results.suite.columns[comparison.column].name
+        text = f"{column}: {names[comparison.one].name} is {found.difference.words(names[comparison.other].name)}"
+        if found.n > 1 and found.detectable is not None and not found.difference.seen:
+            text += f"; with {found.n} seeds a difference below {found.detectable:.2f} cannot be seen"
+        said.append(text)
+    return said
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,123 @@
+"""What the paper's tables cost at full size: each row's arithmetic counted, a few of its updates timed here.
+
+    python benchmarks/full_size.py [--json FILE] [--updates 2]
+
+The arithmetic of an update is torch's count; times are of random images on this machine. The hours on a GPU are
+computed from the count and an assumed speed: nobody ran them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from advdrop.batch import Batch
+from advdrop.cli.table import table as text_table
+from advdrop.engine.speed import chosen, laid_out
+from advdrop.experiments.config import RunConfig
+from advdrop.experiments.methods import network_of, objective_of
+from advdrop.experiments.suite import Key, Suite
+from advdrop.memory import keep_freed_memory
+from measure import progress, record
+
+DATA = {"mnist": ((1, 28, 28), 60_000), "svhn": ((3, 32, 32), 73_257), "cifar10": ((3, 32, 32), 50_000)}
+TABLES = ("table1", "table2")
+GPU = 19.5e12
+"""Multiplications and additions a second of an A100 in float32, by NVIDIA's data sheet."""
+SUSTAINED = 0.4
+"""The share of it that is assumed for these networks."""
+
+
+def batch_of(config: RunConfig, shape: tuple[int, ...]) -> Batch:
+    """Random images in the numbers of an update."""
+    size, more = config.training.labelled, config.training.unlabelled
+    u = torch.rand(more, *shape) if more else None
+    return Batch(torch.rand(size, *shape), torch.randint(10, (size,)), u, index=torch.arange(more or size))
+
+
+def cost(config: RunConfig, shape: tuple[int, ...], examples: int, updates: int) -> tuple[int, float]:
+    """The arithmetic of an update, counted at the first one, and the median time of a few more."""
+    config = chosen(config, shape)
+    network = laid_out(network_of(config, shape, 10), config.engine.memory_format)
+    objective = objective_of(config, examples, 10)
+    optimiser = torch.optim.Adam(network.parameters(), fused=True)
+
+    def update() -> float:
+        batch = batch_of(config, shape)
+        start = time.perf_counter()
+        optimiser.zero_grad()
+        objective(network, batch, progress=1.0).total.backward()
+        optimiser.step()
+        return time.perf_counter() - start
+
+    with FlopCounterMode(display=False) as counter:
+        update()
+    return int(counter.get_total_flops()), statistics.median(update() for _ in range(updates))
+
+
+def measure(suite: Suite, key: Key, updates: int) -> dict[str, Any]:
+    """One row of one column at the paper's length."""
+    shape, examples = DATA[suite.columns[key.column].dataset]
+    config = suite.config(key, "paper", "paper", shape=shape, examples=examples)
+    progress(f"{suite.key} {key.column} {key.row}")
+    flops, seconds = cost(config, shape, examples, updates)
+    length, seeds = config.training.updates, suite.protocols["paper"].seeds
+    return {
+        "suite": suite.key,
+        "column": key.column,
+        "row": key.row,
+        "updates": length,
+        "seeds": seeds,
+        "gflop_per_update": round(flops / 1e9, 2),
+        "seconds_per_update": round(seconds, 4),
+        "hours_here": round(seconds * length * seeds / 3600, 1),
+        "gpu_hours_computed": round(flops * length * seeds / (GPU * SUSTAINED) / 3600, 2),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """As the page on the reproduction shows it."""
+    head = ["table", "column", "row", "updates x seeds", "GFLOP an update", "s an update here", "GPU hours, computed"]
+    lines = [
+        [
+            row["suite"],
+            row["column"],
+            row["row"],
+            f"{row['updates']:,} x {row['seeds']}",
+            f"{row['gflop_per_update']:,.1f}",
+            f"{row['seconds_per_update']:.2f}",
+            f"{row['gpu_hours_computed']:,.1f}",
+        ]
+        for row in rows
+    ]
+    for name in dict.fromkeys(row["suite"] for row in rows):
+        mine = [row for row in rows if row["suite"] == name]
+        total, here = (sum(row[key] for row in mine) for key in ("gpu_hours_computed", "hours_here"))
+        lines.append([name, "all", "all", "", "", f"{here:,.0f} hours in all", f"{total:,.0f}"])
+    return text_table(head, lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser.add_argument(
+        "--updates", type=int, default=2, help="updates of each row to time (2), after the one that is counted"
+    )
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    suites = [Suite.load(name) for name in TABLES]
+    rows = [measure(suite, key, arguments.updates) for suite in suites for key in suite.cells("paper", seeds=1)]
+    progress("")
+    print(table(rows))
+    if arguments.json:
+        record(arguments.json, rows, "python benchmarks/full_size.py --json results/full_size.json")
+
+
+if __name__ == "__main__":
+    main()

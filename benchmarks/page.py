@@ -20,10 +20,12 @@ import engine
 import scaling
 import search
 import step
+from advdrop.report.collect import collect
+from advdrop.report.formats import markdown
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md")
 
 Rows = list[dict[str, Any]]
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
@@ -42,6 +44,8 @@ def filled(text: str, results: Path = ROOT / "results") -> str:
     """The page with all of its tables made anew."""
 
     def made(found: re.Match[str]) -> str:
+        if found[1] == "ledger":
+            return f"<!-- ledger -->\n{markdown(collect([results]))}<!-- /ledger -->"
         record, table = TABLES[found[1]]
         return f"<!-- {found[1]} -->\n{table(rows_of(results / f'{record}.json'))}<!-- /{found[1]} -->"
 

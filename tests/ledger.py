@@ -105,3 +105,11 @@ def _record(config: Any, errors: Sequence[float | None], given: dict[str, Any]) 
         "finished": "2025-01-01T00:00:00+00:00",
     }
     return Record(**values | given).sealed()
+
+
+def hostile(folder: Path, text: str) -> Suite:
+    """The suite with this text wherever a suite has text of its own."""
+    rows = {"ladder": {"name": text, "quoted": text}, "pi": {"name": text}, "vadd": {"name": text}}
+    columns = {"20": {"name": text}, "all": {"name": text}}
+    about = {"title": text, "about": text, "source": text, "protocols": {"short": {"about": text}}}
+    return suite_of(folder, columns=columns, rows=rows, **about)

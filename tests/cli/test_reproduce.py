@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from advdrop.cli import reproduce
 from advdrop.cli.main import main
@@ -245,3 +246,17 @@ def test_records_of_an_older_suite_are_refused_before_anything_is_trained(suite,
     assert main(["reproduce", suite, "--jobs", "1", "--only", "dropout", "--seeds", "1"]) == 2
     assert "is of a run with another training.updates than the suite's" in capsys.readouterr().err
     assert len(list(Path("runs/reproduce").glob("*/config.yaml"))) == 1
+
+
+def test_a_cell_computes_with_one_thread_however_many_run(suite, monkeypatch):
+    seen = []
+
+    def watched(cells, jobs, **_):
+        seen.append((jobs.count, jobs.threads, torch.get_num_threads()))
+        return iter(())
+
+    monkeypatch.setattr(reproduce, "run_cells", watched)
+    for jobs in ("1", "3"):
+        main(["reproduce", suite, "--jobs", jobs])
+    assert [(count, threads) for count, threads, _ in seen] == [(1, 1), (3, 1)]
+    assert seen[0][2] == 1  # one job is this process

@@ -272,3 +272,13 @@ def test_a_run_goes_on_as_it_began_whatever_the_clock_says_now(tmp_path, monkeyp
     clock(monkeypatch, contiguous__p32=0.1, channels_last__p32=1.0)
     result = train(config, tmp_path / "r", data=data, progress=False, resume=True)
     assert result["memory_format"] == "channels_last"
+
+
+def test_what_is_usual_asks_no_clock(monkeypatch):
+    monkeypatch.setattr(speed, "probe", lambda *_: pytest.fail("a clock was asked"))
+    config = tiny("engine.memory_format=auto", "engine.precision=auto")
+    assert speed.usual(config, (1, 28, 28)).engine.memory_format == "channels_last"
+    assert speed.usual(config, (6,)).engine.memory_format == "contiguous"
+    assert speed.usual(config, (6,)).engine.precision == "32"
+    asked = tiny("engine.memory_format=contiguous", "engine.precision=bf16")
+    assert speed.usual(asked, (1, 28, 28)) == asked

@@ -10,11 +10,6 @@ from advdrop.report.statistics import Difference
 from ledger import loose_of, run_of, suite_of
 
 
-@pytest.fixture
-def suite(tmp_path):
-    return suite_of(tmp_path)
-
-
 def tables(suite, *records):
     return results_of(records, {suite.key: suite})
 

@@ -5,12 +5,7 @@ import pytest
 from advdrop.report.collect import results_of
 from advdrop.report.figures import curves, figures
 from advdrop.report.records import ERROR
-from ledger import loose_of, run_of, suite_of
-
-
-@pytest.fixture
-def suite(tmp_path):
-    return suite_of(tmp_path)
+from ledger import loose_of, run_of
 
 
 def table(suite, *records):

@@ -21,7 +21,7 @@ from advdrop.report.formats import (
 from advdrop.report.html import page
 from advdrop.report.records import Record
 from advdrop.report.verdicts import gaps, sentences
-from ledger import loose_of, run_of, suite_of
+from ledger import hostile, loose_of, run_of
 
 EVIL = "<script>alert(1)</script> & \"quotes\" | 'a', {b}_100% \\end #1 $x$ ~^\n\nnext"
 
@@ -31,28 +31,8 @@ def made(suite, *records):
 
 
 @pytest.fixture
-def suite(tmp_path):
-    return suite_of(tmp_path)
-
-
-@pytest.fixture
-def results(suite):
-    runs = [run_of(suite, "vadd", seed, (50.0, 20.0, last)) for seed, last in enumerate((4.1, 4.2, 4.3))]
-    runs += [run_of(suite, "pi", seed, (50.0, 20.0, 4.0), milliseconds_per_update=1.0) for seed in range(3)]
-    return made(suite, *runs)
-
-
-@pytest.fixture
 def evil(tmp_path):
-    suite = suite_of(
-        tmp_path,
-        title=EVIL,
-        about=EVIL,
-        source=EVIL,
-        columns={"20": {"name": EVIL}, "all": {"name": EVIL}},
-        rows={"ladder": {"name": EVIL, "quoted": EVIL}, "pi": {"name": EVIL}, "vadd": {"name": EVIL}},
-        protocols={"short": {"about": EVIL}},
-    )
+    suite = hostile(tmp_path, EVIL)
     runs = [run_of(suite, row, seed, commit=EVIL) for row in ("pi", "vadd") for seed in (0, 1)]
     return made(suite, *runs, run_of(suite, "pi", column="all"), loose_of(dataset=f"{EVIL.splitlines()[0]}.npz"))
 
@@ -71,19 +51,19 @@ def test_there_is_a_format_for_each_ending():
 
 def test_the_table_has_the_papers_numbers_and_ours(results):
     assert rows_of(main_table(results[0])) == {
-        "Method": ["20 labels: paper", "here", "n"],
-        "-" * 17: ["-" * 18, "-" * 13, "---"],
-        "Ladder (quoted)": ["1.06 ± 0.37", "", ""],
-        "Dropout": ["12.36", "not run", ""],
-        "Π model": ["**5.10 ± 0.20**", "4.00 ± 0.00", "3"],
-        "VAdD (KL)": ["–", "4.20 ± 0.10", "3"],
+        "Method": ["20 labels: paper", "here", "n", "All labels: here", "n"],
+        "-" * 17: ["-" * 18, "-" * 13, "---", "-" * 18, "---"],
+        "Ladder (quoted)": ["1.06 ± 0.37", "", "", "", ""],
+        "Dropout": ["12.36", "not run", "", "not run", ""],
+        "Π model": ["**5.10 ± 0.20**", "4.00 ± 0.00", "3", "not run", ""],
+        "VAdD (KL)": ["–", "4.20 ± 0.10", "3", "not run", ""],
     }
 
 
 def test_a_column_without_numbers_of_the_paper_has_none(suite):
     (found,) = made(suite, run_of(suite, "vadd", column="all"))
-    assert rows_of(main_table(found))["Method"] == ["All labels: here", "n"]
-    assert rows_of(main_table(found))["VAdD (KL)"] == ["10.00", "1"]
+    assert rows_of(main_table(found))["Method"][3:] == ["All labels: here", "n"]
+    assert rows_of(main_table(found))["VAdD (KL)"] == ["–", "not run", "", "10.00", "1"]
 
 
 def test_gaps_are_told_for_what_was_run_and_printed(results):
@@ -208,11 +188,11 @@ def test_json_has_the_numbers(results):
 
 def test_latex_is_bold_as_in_the_paper_and_where_ours_is_the_lowest(results):
     lines = latex(results).splitlines()
-    assert lines[:2] == ["% A small table, protocol short", r"\begin{tabular}{lrr}"]
-    assert r"Ladder & 1.06 $\pm$ 0.37 &  \\" in lines
-    assert r"Dropout & 12.36 & not run \\" in lines
-    assert r"$\Pi$ model & \textbf{5.10 $\pm$ 0.20} & \textbf{4.00 $\pm$ 0.00} \\" in lines
-    assert r"VAdD (KL) & -- & 4.20 $\pm$ 0.10 \\" in lines
+    assert lines[:2] == ["% A small table, protocol short", r"\begin{tabular}{lrrr}"]
+    assert r"Ladder & 1.06 $\pm$ 0.37 &  &  \\" in lines
+    assert r"Dropout & 12.36 & not run & not run \\" in lines
+    assert r"$\Pi$ model & \textbf{5.10 $\pm$ 0.20} & \textbf{4.00 $\pm$ 0.00} & not run \\" in lines
+    assert r"VAdD (KL) & -- & 4.20 $\pm$ 0.10 & not run \\" in lines
     assert lines[-1] == r"\end{tabular}"
 
 

@@ -7,7 +7,7 @@ import advdrop
 from advdrop.report.collect import results_of
 from advdrop.report.html import anchor, details, p_value, page
 from advdrop.report.records import ERROR
-from ledger import loose_of, run_of, suite_of
+from ledger import hostile, loose_of, run_of
 
 EVIL = "<script>alert(1)</script> & \"quotes\" 'single' <img src=x onerror=alert(1)>"
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -54,28 +54,8 @@ def tables(suite, *records):
 
 
 @pytest.fixture
-def suite(tmp_path):
-    return suite_of(tmp_path)
-
-
-@pytest.fixture
-def results(suite):
-    runs = [run_of(suite, "vadd", seed, (50.0, 20.0, last)) for seed, last in enumerate((4.1, 4.2, 4.3))]
-    runs += [run_of(suite, "pi", seed, (50.0, 20.0, 4.0), milliseconds_per_update=1.0) for seed in range(3)]
-    return tables(suite, *runs)
-
-
-@pytest.fixture
 def evil(tmp_path):
-    suite = suite_of(
-        tmp_path,
-        title=EVIL,
-        about=EVIL,
-        source=EVIL,
-        columns={"20": {"name": EVIL}, "all": {"name": EVIL}},
-        rows={"ladder": {"name": EVIL, "quoted": EVIL}, "pi": {"name": EVIL}, "vadd": {"name": EVIL}},
-        protocols={"short": {"about": EVIL}},
-    )
+    suite = hostile(tmp_path, EVIL)
     own = {"commit": EVIL, "machine": {EVIL: EVIL}, "versions": {EVIL: EVIL}, "finished": EVIL}
     runs = [run_of(suite, row, seed, **own) for row in ("pi", "vadd") for seed in (0, 1)]
     runs.append(run_of(suite, "pi", column="all"))
@@ -152,7 +132,7 @@ def test_a_record_without_a_digest_is_shown_as_well(suite):
 
 def test_missing_cells_say_that_they_were_not_run(results):
     found = Page(page(results))
-    assert found.text("span").count("not run") == 1  # dropout; the ladder is quoted and cannot be
+    assert found.text("span").count("not run") == 4  # dropout and the other column; the ladder is quoted and cannot be
     assert found.text("span").count("(quoted)") == 1
     assert found.values("title") == ["Rasmus et al. 2015"]
     assert "12.36" in found.text("td")

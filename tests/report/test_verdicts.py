@@ -1,13 +1,6 @@
-import pytest
-
 from advdrop.report.collect import results_of
 from advdrop.report.verdicts import verdicts
-from ledger import run_of, suite_of
-
-
-@pytest.fixture
-def suite(tmp_path):
-    return suite_of(tmp_path)
+from ledger import run_of
 
 
 def found(suite, vadd, pi):

@@ -41,12 +41,12 @@ def guessed(configs: Mapping[Kind, RunConfig], data: Mapping[str, DataSet], thre
         data: the data sets by their names.
         threads: of a run.
     """
-    with _threads(threads):
+    with threads_of(threads):
         return {kind: estimate(config, data[config.dataset]).seconds for kind, config in configs.items()}
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def threads_of(number: int) -> Iterator[None]:
     """Compute with so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)

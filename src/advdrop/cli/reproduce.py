@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from advdrop.cli.grid import engine_of, guessed, refuse_others
+from advdrop.cli.grid import guessed, refuse_others, threads_of
 from advdrop.cli.options import Reproduce
 from advdrop.cli.table import table
 from advdrop.data.examples import DataSet
@@ -18,6 +18,7 @@ from advdrop.engine.progress import duration, makespan
 from advdrop.engine.record import Place, record_of
 from advdrop.engine.run import split_of
 from advdrop.engine.rundir import RunDirectory
+from advdrop.engine.speed import usual
 from advdrop.engine.worker import Cell
 from advdrop.experiments.config import RunConfig
 from advdrop.experiments.suite import Key, Suite, described, fingerprint, suites
@@ -27,6 +28,9 @@ from advdrop.report.formats import main_table
 from advdrop.report.html import page
 from advdrop.report.records import Ledger, Record
 from advdrop.report.verdicts import gaps, sentences
+
+THREADS = 1
+"""Of each cell, however many run at a time: another number would round otherwise, and no record could be repeated."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,8 @@ def run(options: Reproduce) -> int:
     grid = grid_of(options, suite, ledger, keys, data)
     executor, places = connect(options.scheduler) if options.scheduler else (None, 0)
     if executor is None:
-        jobs = jobs_of(options.jobs, grid.cells.values())
-    else:
-        jobs = Jobs(places if options.jobs == "auto" else options.jobs, 1)
+        places = jobs_of(options.jobs, grid.cells.values()).count
+    jobs = Jobs(places if options.jobs == "auto" else options.jobs, THREADS)
     if options.dry_run:
         print(plan(grid, jobs, data))
         return 0
@@ -74,17 +77,17 @@ def run(options: Reproduce) -> int:
     stop_file.unlink(missing_ok=True)
     start = None if executor is None else lambda threads: ClusterWorker(executor, stop_file, threads)
     failed = dict(grid.failed)
-    for key, outcome in run_cells(grid.cells, jobs, progress=not options.quiet, start=start):
-        cell = grid.cells[key]
-        if isinstance(outcome, Exception):
-            failed[key] = str(outcome)
-            write_text(failure(cell.path), f"{outcome}\n")
-            continue
-        failure(cell.path).unlink(missing_ok=True)
-        place = Place(suite.key, options.protocol, options.preset, key)
-        record = record_of(RunDirectory.open(cell.path), place)
-        check(record, suite)
-        tell(ledger, record)
+    with threads_of(THREADS):
+        for key, outcome in run_cells(grid.cells, jobs, progress=not options.quiet, start=start):
+            cell = grid.cells[key]
+            if isinstance(outcome, Exception):
+                failed[key] = str(outcome)
+                write_text(failure(cell.path), f"{outcome}\n")
+                continue
+            failure(cell.path).unlink(missing_ok=True)
+            record = record_of(RunDirectory.open(cell.path), Place(suite.key, options.protocol, options.preset, key))
+            check(record, suite)
+            tell(ledger, record)
     return finish(options, grid, ledger, failed)
 
 
@@ -113,15 +116,11 @@ def grid_of(options: Reproduce, suite: Suite, ledger: Ledger, keys: Iterable[Key
     skipped = {key: text for key, text in before.items() if not options.retry and key not in recorded}
     left = [key for key in configs if key not in recorded and key not in skipped]
     cells: dict[Key, Cell] = {}
-    for name, examples in data.items():
-        mine = [key for key in left if configs[key].dataset == name]
-        if mine:
-            there = [paths[key] for key in mine if paths[key].exists()]
-            engine = engine_of(configs[mine[0]], examples, there, not options.quiet)
-            for key in mine:
-                cells[key] = Cell(str(key), configs[key].model_copy(update={"engine": engine}), paths[key])
-                refuse_others(paths[key], cells[key].config)
-    return Grid(suite, {key: cells[key] for key in left}, len(recorded), skipped)
+    for key in left:
+        config = usual(configs[key], data[configs[key].dataset].shape)
+        refuse_others(paths[key], config)
+        cells[key] = Cell(str(key), config, paths[key])
+    return Grid(suite, cells, len(recorded), skipped)
 
 
 def adopt(options: Reproduce, suite: Suite, ledger: Ledger, configs: Mapping[Key, RunConfig]) -> set[Key]:

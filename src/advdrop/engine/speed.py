@@ -50,6 +50,20 @@ def chosen(config: RunConfig, shape: Sequence[int], progress: bool = False) -> R
     return config.model_copy(update={"engine": changed})
 
 
+def usual(config: RunConfig, shape: Sequence[int]) -> RunConfig:
+    """The configuration with what is ``auto`` about speed as is usual for its device.
+
+    No clock has a part in it, so the same suite computes the same numbers again.
+    """
+    engine = config.engine
+    left: dict[str, str] = {}
+    if engine.memory_format == "auto":
+        left["memory_format"] = _usual_format(engine) if len(shape) == 3 else "contiguous"
+    if engine.precision == "auto":
+        left["precision"] = "32"
+    return config.model_copy(update={"engine": engine.model_copy(update=left)})
+
+
 def as_begun(config: RunConfig, begun: RunConfig) -> RunConfig:
     """The configuration with what is ``auto`` about speed as in a run that has begun."""
     left = [name for name in ("memory_format", "precision") if getattr(config.engine, name) == "auto"]
@@ -60,12 +74,16 @@ def as_begun(config: RunConfig, begun: RunConfig) -> RunConfig:
 def _format(engine: Engine, images: bool) -> Format:
     if not images:
         return "contiguous"
-    device = device_of(engine)
     if engine.devices * engine.nodes > 1:
-        return "channels_last" if device == "cpu" else "contiguous"
+        return _usual_format(engine)
+    device = device_of(engine)
     # Only the rounding changes, so the usual winner stays unless it clearly loses.
     lost = probe(device, "contiguous", "32") < 0.9 * probe(device, "channels_last", "32")
     return "contiguous" if lost else "channels_last"
+
+
+def _usual_format(engine: Engine) -> Format:
+    return "channels_last" if device_of(engine) == "cpu" else "contiguous"
 
 
 def device_of(engine: Engine) -> str:

@@ -286,13 +286,7 @@ class RunConfig(Section):
     @classmethod
     def read(cls, path: Path) -> RunConfig:
         """Read ``config.yaml``."""
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path} holds no configuration")
-        return cls.of(values)
+        return cls.of(read_yaml(path, "configuration"))
 
     def dump(self) -> str:
         """The text of ``config.yaml``."""
@@ -308,6 +302,17 @@ class RunConfig(Section):
             key for key in ("engine.precision", "engine.memory_format") if repr("auto") in (mine[key], others[key])
         }
         return sorted({key for key, _ in mine.items() ^ others.items()} - {"data_dir"} - open_)
+
+
+def read_yaml(path: Path, what: str) -> dict[str, Any]:
+    """The values of a YAML file, or a one-line ConfigError that says what it does not hold."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds no {what}")
+    return values
 
 
 def parse_method(method: str) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from advdrop.experiments.config import (
     listed,
     merged,
     parse_method,
+    read_yaml,
     unknown_name,
 )
 from advdrop.vocabulary import Labels
@@ -150,12 +151,7 @@ class Suite(Section):
         path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
         if not path.is_file():
             raise ConfigError(f"suite {unknown_name(name, suites())}; a file of your own ends in .yaml")
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path} holds no suite")
+        values = read_yaml(path, "suite")
         try:
             return cls.model_validate({"key": path.stem, **values})
         except ValidationError as error:

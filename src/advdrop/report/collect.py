@@ -124,7 +124,7 @@ class Results:
 
     @property
     def columns(self) -> list[str]:
-        """The columns in which something was run; all of them if nothing was."""
+        """The columns in which something was run; all of them if nothing was. Tables show the others too."""
         run = [key for key in self.suite.columns if any(c == key and e.records for (_, c), e in self.entries.items())]
         return run or list(self.suite.columns)
 

@@ -61,13 +61,13 @@ def _markdown(results: Results) -> list[str]:
 def main_table(results: Results) -> str:
     """The paper's numbers and ours."""
     suite, head = results.suite, ["Method"]
-    for column in results.columns:
+    for column in suite.columns:
         name = _plain(suite.columns[column].name)
         head += [f"{name}: paper", "here", "n"] if results.has_paper(column) else [f"{name}: here", "n"]
     rows = []
     for key, row in suite.rows.items():
         cells = [_plain(row.name) + (" (quoted)" if row.quoted else "")]
-        for column in results.columns:
+        for column in suite.columns:
             entry = results.entries[key, column]
             if results.has_paper(column):
                 cells.append(_bold(str(entry.reported or "–"), bool(entry.reported and entry.reported.bold)))
@@ -184,7 +184,7 @@ def latex(results: Sequence[Results]) -> str:
 
 
 def _latex(results: Results) -> str:
-    suite, columns = results.suite, results.columns
+    suite, columns = results.suite, list(results.suite.columns)
     head, layout = ["Method"], "l"
     for column in columns:
         name = escaped(suite.columns[column].name)

@@ -5,8 +5,9 @@ import pytest
 
 import advdrop
 from advdrop.report.collect import results_of
-from advdrop.report.html import anchor, details, p_value, page
+from advdrop.report.html import anchor, details, page
 from advdrop.report.records import ERROR
+from advdrop.report.verdicts import p_value
 from ledger import hostile, loose_of, run_of
 
 EVIL = "<script>alert(1)</script> & \"quotes\" 'single' <img src=x onerror=alert(1)>"

@@ -159,7 +159,7 @@ def test_what_is_missing_is_named(tmp_path, record):
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"{'a': 1}", b"half a rec"])
 def test_what_is_not_json_is_refused(tmp_path, content):
     assert complaint(written(tmp_path, content)).startswith("is not a JSON file: ")
-    assert not is_record(tmp_path / "record.json")
+    assert is_record(tmp_path / "record.json")  # half written or damaged: it must not go unseen
 
 
 @pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"advdrop record 1"', b"{}"])

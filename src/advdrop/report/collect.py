@@ -15,8 +15,8 @@ from advdrop.experiments.suite import Column, Key, Protocol, Reported, Row, Suit
 from advdrop.report.records import ERROR, Record, RecordError, is_record, read_record
 from advdrop.report.statistics import Difference, Paired, Summary, at_cost, gap, holm, paired
 
-LOOSE = "runs"
-"""The name of what belongs to no suite."""
+LOOSE = "(runs)"
+"""The name of what belongs to no suite; no file of a suite is called that."""
 
 
 @dataclass(frozen=True)

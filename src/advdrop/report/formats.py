@@ -10,9 +10,9 @@ from typing import Any
 
 from advdrop.cli.table import table
 from advdrop.report.collect import Comparison, Entry, Results
-from advdrop.report.html import p_value, page
+from advdrop.report.html import page
 from advdrop.report.records import Record
-from advdrop.report.verdicts import gaps, sentences, verdicts
+from advdrop.report.verdicts import gaps, p_value, sentences, verdicts
 
 COLUMNS = (
     "suite",

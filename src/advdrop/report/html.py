@@ -11,7 +11,7 @@ import advdrop
 from advdrop.report.collect import Results
 from advdrop.report.figures import figures
 from advdrop.report.records import Record
-from advdrop.report.verdicts import gaps, verdicts
+from advdrop.report.verdicts import gaps, p_value, verdicts
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -44,14 +44,3 @@ def anchor(record: Record) -> str:
 def details(record: Record) -> str:
     """A record as its file has it."""
     return record.dump() if record.digest else json.dumps(record.model_dump(mode="json"), indent=1)
-
-
-def p_value(value: float | None) -> str:
-    """A p-value.
-
-    >>> p_value(0.0312), p_value(0.00001), p_value(None)
-    ('0.031', '< 0.001', '–')
-    """
-    if value is None:
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"

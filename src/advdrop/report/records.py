@@ -135,12 +135,12 @@ def read_record(path: Path) -> Record:
 
 
 def is_record(path: Path) -> bool:
-    """Whether a JSON file says that it is a record; other files may lie beside them."""
+    """Whether a JSON file is meant to be a record, be it damaged; other files may lie beside them."""
     try:
         values = read_json(path)
     except ValueError:
-        return False
-    return isinstance(values, dict) and values.get("format") == FORMAT
+        return True
+    return isinstance(values, dict) and (values.get("format") == FORMAT or "digest" in values)
 
 
 @dataclass(frozen=True)

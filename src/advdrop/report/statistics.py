@@ -195,12 +195,17 @@ def t_power(shift: float, freedom: int) -> float:
     P(|Z + shift| > t·s), Z normal and s² = χ²/freedom, integrated over s; scipy's noncentral t is not a number for some
     shifts.
     """
-    from scipy import integrate, stats
+    from scipy import integrate
 
-    limit, normal, chi = _t(freedom) / math.sqrt(freedom), stats.norm.cdf, stats.chi(freedom).pdf
+    limit = _t(freedom) / math.sqrt(freedom)
+    constant = (1 - freedom / 2) * math.log(2) - math.lgamma(freedom / 2)
 
-    def density(s: float) -> float:
-        return float(chi(s) * (normal(shift - limit * s) + normal(-shift - limit * s)))
+    def above(z: float) -> float:
+        return math.erfc(z / math.sqrt(2)) / 2
+
+    def density(s: float) -> float:  # of χ, times the probability that Z goes beyond either limit
+        chi = math.exp((freedom - 1) * math.log(s) + constant - s * s / 2)
+        return chi * (above(limit * s - shift) + above(limit * s + shift))
 
     return float(integrate.quad(density, 0.0, math.sqrt(freedom) + 10.0, limit=200)[0])
 

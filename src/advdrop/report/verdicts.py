@@ -85,4 +85,15 @@ def _numbers(comparison: Comparison) -> str:
     if found.difference.margin is None:
         return f"difference {found.difference.mean:+.2f} in a single run"
     text = f"difference {found.difference.mean:+.2f} ± {found.difference.margin:.2f}, n = {found.n}"
-    return text if comparison.holm_p is None else f"{text}, p = {comparison.holm_p:.3f}"
+    return text if comparison.holm_p is None else f"{text}, p: {p_value(comparison.holm_p)}"
+
+
+def p_value(value: float | None) -> str:
+    """A p-value.
+
+    >>> p_value(0.0312), p_value(0.00001), p_value(None)
+    ('0.031', '< 0.001', '–')
+    """
+    if value is None:
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -214,11 +214,13 @@ def test_other_files_in_the_folder_are_ignored(tmp_path, record):
     for file in results.glob("*.json"):  # step.json and the others, at the top and beside the records
         shutil.copy(file, ledger.folder)
         shutil.copy(file, folder)
-    (folder / "notes.json").write_text("not JSON")
     (folder / "list.json").write_text("[1]")
     (folder / "README.md").write_text("# Notes")
     assert len(list(folder.iterdir())) > 4
     assert list(ledger.records()) == [record]
+    (folder / "half.json").write_text(record.dump()[:100])
+    with pytest.raises(RecordError, match=r"half\.json is not a JSON file"):
+        list(ledger.records())
 
 
 def test_records_come_in_the_order_of_their_names(tmp_path):

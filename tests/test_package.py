@@ -84,3 +84,14 @@ def test_public_names_are_there_and_typed():
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'VADD'"):
         _ = advdrop.VADD
+
+
+def test_the_report_imports_no_torch():
+    code = (
+        "import sys\n"
+        "from advdrop.report import collect, figures, formats, html, records, statistics, svg, verdicts\n"
+        "from advdrop.experiments import suite\n"
+        "suite.Suite.load('table1')\n"
+        "assert not {'torch', 'lightning', 'numpy', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -102,6 +102,7 @@ class Protocol(Section):
     about: str
     seeds: Count
     settings: dict[str, Any] = Field({}, description="over the recipe")
+    columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,9 @@ class Suite(Section):
                 raise ValueError(f"rows.{key}.paper has column {unknown_name(min(unknown), self.columns)}")
             if row.method is None and row.quoted is None:
                 raise ValueError(f"rows.{key} has neither a method nor a source that it is quoted from")
+        for key, protocol in self.protocols.items():
+            if unknown := set(protocol.columns) - set(self.columns):
+                raise ValueError(f"protocols.{key}.columns has {unknown_name(min(unknown), self.columns)}")
         for name in (name for pair in self.compare for name in pair):
             if name not in self.rows:
                 raise ValueError(f"compare has row {unknown_name(name, self.rows)}")
@@ -221,7 +225,7 @@ class Suite(Section):
         """
         from advdrop.experiments.recipes import resolve  # imports torch
 
-        column, row = self.columns[key.column], self.rows[key.row]
+        column, row, length = self.columns[key.column], self.rows[key.row], self.protocol(protocol)
         if row.method is None:
             raise ConfigError(f"{row.name} is quoted from {row.quoted}; there is nothing to run")
         return resolve(
@@ -233,7 +237,9 @@ class Suite(Section):
             preset=self.preset(key.row, preset),
             seed=key.seed,
             data_dir=data_dir,
-            settings=merged(self.protocol(protocol).settings, row.settings, {"engine": engine or {}}),
+            settings=merged(
+                length.settings, length.columns.get(key.column, {}), row.settings, {"engine": engine or {}}
+            ),
         )
 
 

@@ -48,8 +48,8 @@ def chart(lines: Sequence[Line], title: str, x_label: str, y_label: str, log: bo
     """
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in (*line.y, *line.low, *line.high)]
-    lowest = min(y for line in lines for y in line.y)
-    ys = [max(y, lowest / 2) for y in ys] if log else [*ys, 0.0]
+    floor = max(min(y for line in lines for y in line.y) / 2, 1e-300)  # a band may reach below zero
+    ys = [max(y, floor) for y in ys] if log else [*ys, 0.0]
     x_ticks = ticks(min(*xs, 0.0), max(xs))
     y_ticks = log_ticks(min(ys), max(ys)) if log else ticks(min(ys), max(ys))
     x_of = _scale(x_ticks[0], x_ticks[-1], LEFT, WIDTH - RIGHT)

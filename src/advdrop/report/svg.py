@@ -97,7 +97,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     >>> ticks(1.0, 1.0)
     [0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6]
     """
-    if high <= low:
+    if high - low < 1e-300:
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / count
     digits = math.floor(math.log10(rough))

@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_any_executor_will_do_even_with_one_place(tmp_path, monkeypatch):
         seed: Cell(f"seed {seed}", tiny(f"training.updates={8 + seed}"), tmp_path / str(seed)) for seed in range(2)
     }
     with ThreadPoolExecutor(1) as executor:
-        start = lambda threads: ClusterWorker(executor, tmp_path / ".stop", threads)  # noqa: E731
+        start = partial(ClusterWorker, executor, tmp_path / ".stop")
         found = dict(run_cells(cells, Jobs(1, 1), progress=False, start=start))
     assert {seed: result["updates"] for seed, result in found.items()} == {0: 8, 1: 9}
 
@@ -143,7 +144,7 @@ def test_a_cell_that_the_cluster_gave_up_is_told(tmp_path):
             return future
 
     cells = {0: Cell("seed 0", tiny(), tmp_path / "run")}
-    start = lambda threads: ClusterWorker(Gone(), tmp_path / ".stop", threads)  # noqa: E731
+    start = partial(ClusterWorker, Gone(), tmp_path / ".stop")
     ((_, outcome),) = run_cells(cells, Jobs(2, 1), progress=False, start=start)
     assert "died twice" in str(outcome)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from advdrop.cli.grid import guessed, refuse_others, threads_of
@@ -75,7 +76,7 @@ def run(options: Reproduce) -> int:
 
     stop_file = options.out / ".stop"
     stop_file.unlink(missing_ok=True)
-    start = None if executor is None else lambda threads: ClusterWorker(executor, stop_file, threads)
+    start = None if executor is None else partial(ClusterWorker, executor, stop_file)
     failed = dict(grid.failed)
     with threads_of(THREADS):
         for key, outcome in run_cells(grid.cells, jobs, progress=not options.quiet, start=start):

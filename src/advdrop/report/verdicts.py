@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from advdrop.report.collect import Comparison, Results
 
 LEVEL = 0.05
-
-
 HEADINGS = ("What held", "What was the other way round", "What is not known yet")
 
 

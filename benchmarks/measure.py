@@ -59,7 +59,7 @@ def gflops_per_second(flops: float, milliseconds: float) -> float:
 
 def record(path: Path, rows: list[dict[str, Any]], command: str) -> None:
     """Write the rows, and what they were measured with."""
-    from advdrop.engine.environment import machine, versions  # which takes a while
+    from advdrop.environment import machine, versions  # which takes a while
 
     whole = {"command": command, "machine": machine(), "versions": versions(), "rows": rows}
     path.write_text(json.dumps(whole, indent=1) + "\n")

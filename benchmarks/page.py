@@ -22,6 +22,7 @@ import search
 import step
 from advdrop.report.collect import collect
 from advdrop.report.formats import markdown
+from advdrop.report.studies import measurements, studies_of
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +47,8 @@ def filled(text: str, results: Path = ROOT / "results") -> str:
     def made(found: re.Match[str]) -> str:
         if found[1] == "ledger":
             return f"<!-- ledger -->\n{markdown(collect([results]))}<!-- /ledger -->"
+        if found[1] == "studies":
+            return f"<!-- studies -->\n{markdown([], studies_of(measurements(results)))}<!-- /studies -->"
         record, table = TABLES[found[1]]
         return f"<!-- {found[1]} -->\n{table(rows_of(results / f'{record}.json'))}<!-- /{found[1]} -->"
 

@@ -3,7 +3,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from advdrop.engine.environment import commit, machine, versions
+from advdrop.environment import commit, machine, versions
 
 
 def repository(path, name="src/advdrop"):

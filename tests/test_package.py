@@ -37,6 +37,8 @@ def modules(*folders):
         ("data", ("objectives", "models", "engine", "presets", "experiments", "cli")),
         ("experiments", ("engine", "cli")),
         ("engine", ("cli",)),
+        ("analysis", ("engine", "cli", "experiments", "presets")),
+        ("report", ("analysis", "objectives", "masks", "models", "data")),
     ],
 )
 def test_imports_go_one_way(folder, forbidden):
@@ -89,7 +91,8 @@ def test_public_names_are_there_and_typed():
 def test_the_report_imports_no_torch():
     code = (
         "import sys\n"
-        "from advdrop.report import collect, figures, formats, html, records, statistics, svg, verdicts\n"
+        "from advdrop.report import collect, diagram, explanation, figures, formats, html, pictures, records\n"
+        "from advdrop.report import autoencoder_study, statistics, studies, svg, theory_study, verdicts\n"
         "from advdrop.experiments import suite\n"
         "suite.Suite.load('table1')\n"
         "assert not {'torch', 'lightning', 'numpy', 'scipy'} & set(sys.modules)"

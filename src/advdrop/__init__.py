@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from advdrop.analysis.explain import explain as explain
     from advdrop.batch import Batch as Batch
     from advdrop.checks import value_checks as value_checks
     from advdrop.divergences import cross_entropy as cross_entropy
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 
 # `import advdrop` imports no torch: a name is fetched from its module when it is first used.
 _HOME = {
+    "analysis.explain": ["explain"],
     "batch": ["Batch"],
     "checks": ["value_checks"],
     "divergences": ["cross_entropy", "kl", "qe", "reverse_kl"],

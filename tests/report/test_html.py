@@ -98,7 +98,7 @@ def test_every_link_has_its_place_and_no_place_has_two(name, request):
 
 
 def test_every_text_is_escaped_and_none_is_lost(evil):
-    text = page(evil, EVIL)
+    text = page(evil, title=EVIL)
     assert "<script" not in text
     assert "<img" not in text
     found = Page(text)

@@ -102,7 +102,7 @@ class Compare(Recipe):
 
 
 class Reproduce(Command):
-    """Run a table of the paper and set it beside the paper's numbers.
+    """Run a table or a figure of the paper and set it beside what the paper says.
 
     Cells are runs of their own: finished ones are read, others gone on with, failed ones told at the end. Each one
     that is finished becomes a record, and the table is made of the records.
@@ -112,9 +112,10 @@ class Reproduce(Command):
       advdrop reproduce table1 --dry-run
       advdrop reproduce table1 --only dropout,pi,vadd-kl --seeds 3 --data-dir ~/data
       advdrop reproduce table2 --protocol paper --scheduler tcp://10.0.0.1:8786
+      advdrop reproduce figure2                              (and figure3, theory; no download)
     """
 
-    suite: CliPositionalArg[str | None] = Field(None, description="a table's name, or a YAML file of your own")
+    suite: CliPositionalArg[str | None] = Field(None, description="a table or a figure, or a YAML file of your own")
     protocol: str = Field("short", description="short: what two CPU cores can do; paper: the paper's length")
     preset: Preset = Field("paper", description="the choices the paper leaves open: its text, or its released code")
     only: list[str] = Field([], description="rows, with commas between them")
@@ -166,6 +167,28 @@ class Evaluate(Command):
     data_dir: Folder | None = Field(None, description="where the data are now, if not where they were")
     dataset: str | None = Field(None, description="where your own data are now, if not where they were")
     json_: bool = Field(False, alias="json", description="print JSON")
+
+
+class Explain(Command):
+    """Show what the mask search does with one test image: masks, Jacobian, flips, class probabilities.
+
+    Examples:
+      advdrop explain runs/mnist5k-100-vadd-kl-0 --image 7
+      advdrop explain runs/first --image 7 --target label --delta 0.05 -o seven.svg
+    """
+
+    run: CliPositionalArg[Folder] = Field(description="the directory of a finished run")
+    image: int = Field(0, description="its number among the test images")
+    target: Literal["output", "label"] | None = Field(
+        None, description="what the output is driven away from: the network's own output (VAdD) or the label (SAdD)"
+    )
+    delta: float | None = Field(None, description="share of the units that may be flipped, if not that of the run")
+    seed: int = Field(0, description="of the sampled mask")
+    out: Folder | None = Field(
+        None, validation_alias=AliasChoices("o", "out"), description="the file to write (default: explain-IMAGE.svg)"
+    )
+    data_dir: Folder | None = Field(None, description="where the data are now, if not where they were")
+    dataset: str | None = Field(None, description="where your own data are now, if not where they were")
 
 
 class DataList(Command):
@@ -231,6 +254,7 @@ class Advdrop(BaseSettings):
     reproduce: CliSubCommand[Reproduce] = Field(description="a table of the paper, beside the paper's numbers")
     report: CliSubCommand[Report] = Field(description="one page of results")
     evaluate: CliSubCommand[Evaluate] = Field(description="measure a finished run again")
+    explain: CliSubCommand[Explain] = Field(description="what the mask search does with one image")
     show: CliSubCommand[Show] = Field(description="what runs came to")
     data: CliSubCommand[Data] = Field(description="list, get or check data sets")
     version: bool = Field(False, description="print the version")

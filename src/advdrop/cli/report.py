@@ -8,6 +8,8 @@ from advdrop.cli.options import Report
 from advdrop.files import write_text
 from advdrop.report.collect import collect
 from advdrop.report.formats import FORMATS
+from advdrop.report.records import RecordError
+from advdrop.report.studies import measurements, studies_of
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
 
@@ -18,12 +20,18 @@ def run(options: Report) -> int:
     if form is None:
         raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}; name a --format")
     results = collect(options.results)
+    studies = studies_of(found for path in options.results for found in measurements(path))
+    if not results and not studies:
+        where = ", ".join(map(str, options.results))
+        raise RecordError(f"there is no record, no measurement and no finished run in {where}")
     if options.out is None and form != "html":
-        print(FORMATS[form](results), end="")
+        print(FORMATS[form](results, studies), end="")
         return 0
     out = options.out or Path("report.html")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, FORMATS[form](results))
-    count = sum(len(found.records) for found in results)
-    print(f"written to {out}: {len(results)} table{'s' if len(results) > 1 else ''} from {count} records")
+    write_text(out, FORMATS[form](results, studies))
+    count = sum(len(found.records) for found in results) + sum(len(study.measurements) for study in studies)
+    tables = f"{len(results)} table{'' if len(results) == 1 else 's'}"
+    made = f"{tables} and {len(studies)} stud{'y' if len(studies) == 1 else 'ies'}" if studies else tables
+    print(f"written to {out}: {made} from {count} records")
     return 0

@@ -30,6 +30,11 @@ from advdrop.report.html import page
 from advdrop.report.records import Ledger, Record
 from advdrop.report.verdicts import gaps, sentences
 
+STUDIES = {
+    "figure2": "figure2: features of autoencoders; rows none, dropout, adversarial, virtual; columns mnist5k, mnist",
+    "figure3": "figure3: sparsity of the same autoencoders",
+    "theory": "theory: what is regularised in linear regression",
+}
 THREADS = 1
 """Of each cell, however many run at a time: another number would round otherwise, and no record could be repeated."""
 
@@ -54,8 +59,12 @@ class Grid:
 def run(options: Reproduce) -> int:
     """Run a table of the paper and set it beside the paper's."""
     if options.suite is None:
-        print("\n".join(described(Suite.load(name)) for name in suites()))
+        print("\n".join([*(described(Suite.load(name)) for name in suites()), *STUDIES.values()]))
         return 0
+    if options.suite in STUDIES:
+        from advdrop.cli.studies import run as run_study
+
+        return run_study(options)
     if options.seeds is not None and options.seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
     suite, ledger = Suite.load(options.suite), Ledger(options.results)
@@ -186,7 +195,7 @@ def finish(options: Reproduce, grid: Grid, ledger: Ledger, failed: Mapping[Key, 
         results = found[0]
         report = options.out / f"{results.name}.html"
         report.parent.mkdir(parents=True, exist_ok=True)
-        write_text(report, page(found, f"{suite.title}, protocol {options.protocol}"))
+        write_text(report, page(found, title=f"{suite.title}, protocol {options.protocol}"))
         print(f"\n{suite.title}, protocol {options.protocol}, preset {options.preset}\n\n{main_table(results)}\n")
         print("\n".join([*gaps(results), *sentences(results)]))
         print(f"\nrecords in {ledger.folder}, run directories in {options.out}, the page is {report}")

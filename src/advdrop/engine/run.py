@@ -26,12 +26,12 @@ from advdrop.data.preprocess import Preprocess, fit
 from advdrop.data.sources import load
 from advdrop.data.splits import LabelSplit, split_labels
 from advdrop.engine.callbacks import FORMAT, Recorder
-from advdrop.engine.environment import commit, machine, versions
 from advdrop.engine.evaluate import error_percent, predictions
 from advdrop.engine.module import DivergedError, Training
 from advdrop.engine.progress import Progress
 from advdrop.engine.rundir import RunDirectory, RunError
 from advdrop.engine.speed import as_begun, chosen, laid_out
+from advdrop.environment import commit, machine, versions
 from advdrop.experiments.config import ConfigError, RunConfig
 from advdrop.experiments.methods import network_of, objective_of
 from advdrop.files import cache_folder, written
@@ -243,6 +243,23 @@ def load_network(path: Path, data: DataSet) -> nn.Module:
     return laid_out(network, run.config.engine.memory_format).eval()
 
 
+def trained(
+    path: Path, data_dir: Path | None = None, dataset: str | None = None
+) -> tuple[nn.Module, DataSet, Preprocess]:
+    """The network of a finished run, the data that it was trained on, and what is done to them first.
+
+    Args:
+        path: the run directory.
+        data_dir: where the data are now, if not where they were.
+        dataset: where your own data are now, if not where they were.
+    """
+    run = RunDirectory.open(path)
+    config, _ = run.config, run.result  # an error if it is not finished
+    data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
+    _refuse_other_data(run, data)
+    return load_network(path, data), data, preprocess_of(config, data, run.split)
+
+
 def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:
     """Measure a finished run again, from its weights: the test error, and that of each class.
 
@@ -251,12 +268,9 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
         data_dir: where the data are now, if not where they were.
         dataset: where your own data are now, if not where they were.
     """
-    run = RunDirectory.open(path)
-    config, recorded = run.config, run.result
-    data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
-    _refuse_other_data(run, data)
-    network = load_network(path, data)
-    found = predictions(network, data.test.x, preprocess_of(config, data, run.split), progress=True)
+    recorded = RunDirectory.open(path).result
+    network, data, preprocess = trained(path, data_dir, dataset)
+    found = predictions(network, data.test.x, preprocess, progress=True)
     wrong = found != data.test.y
     classes = {
         name: 100.0 * float(wrong[data.test.y == c].float().mean())

@@ -21,6 +21,7 @@ from advdrop.masks.search import SearchBudget
 from advdrop.models.split import Hidden
 from advdrop.objectives.base import Term
 from advdrop.objectives.passes import Pass, Passes, Replayed, View
+from advdrop.randomness import NoiseState
 from advdrop.vocabulary import BudgetOf, Noise
 
 Target = Callable[[Passes, Rows], Tensor]
@@ -37,6 +38,29 @@ def labels(passes: Passes, rows: Rows) -> Tensor:
 def clean_output(passes: Passes, rows: Rows) -> Tensor:
     """g(x, θ) = f(x, εs), the target of VAdD."""
     return passes.clean(rows).logits
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the mask search of a step found.
+
+    Args:
+        clean: the pass with εs.
+        target: g.
+        h: what crosses the cut in the adversarial pass.
+        noise: the state of the noise there.
+        problem: what was searched: D as a function of the masks, εs and the budget.
+        masks: εadv, one for each layer.
+        jacobians: what the search looked at; only if the step is measured.
+    """
+
+    clean: Pass
+    target: Tensor
+    h: Hidden
+    noise: NoiseState
+    problem: MaskProblem
+    masks: Masks
+    jacobians: list[Masks]
 
 
 @dataclass(kw_only=True)
@@ -99,6 +123,16 @@ class AdD(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""
+        found, shared = self.searched(passes), self.noise == "shared"
+        clean = found.clean
+        if passes.measure:
+            passes.measures = search_measures(clean.masks, found.masks, found.problem.budget, found.jacobians)
+        with passes.unnoticed(found.noise) if shared else nullcontext():
+            logits = passes.upper(found.h, clean.layers, clean.scale(found.masks), "adversarial")
+        return self.divergence(found.target, logits, given=self.given)
+
+    def searched(self, passes: Passes) -> Searched:
+        """εadv, and everything that it was found with."""
         clean = passes.clean(self.rows)
         if not clean.layers:
             raise ValueError(
@@ -122,11 +156,7 @@ class AdD(Term):
         observe = jacobians.append if passes.measure else None
         problem = MaskProblem(divergence, clean.masks, budget, clean.scale, passes.generator, observe)
         masks = self.search(problem) if self._may_flip(clean, budget) else clean.masks
-        if passes.measure:
-            passes.measures = search_measures(clean.masks, masks, budget, jacobians)
-        with passes.unnoticed(noise) if shared else nullcontext():
-            logits = passes.upper(h, clean.layers, clean.scale(masks), "adversarial")
-        return self.divergence(target, logits, given=self.given)
+        return Searched(clean, target, h, noise, problem, masks, jacobians)
 
     def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:
         """Whether there is a budget at all; a δ that is too small for the layers is said once."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from advdrop.experiments.config import ConfigError, RunConfig
 from advdrop.experiments.suite import Column, Key, Protocol, Reported, Row, Suite, differences, suites
-from advdrop.report.records import ERROR, Record, RecordError, is_record, read_record
+from advdrop.report.records import ERROR, Record, RecordError, is_measurement, is_record, read_record
 from advdrop.report.statistics import Difference, Paired, Summary, at_cost, gap, holm, paired
 
 LOOSE = "(runs)"
@@ -195,8 +195,6 @@ def collect(paths: Iterable[Path]) -> list[Results]:
     paths = list(paths)
     own = {suite.key: suite for path in paths if path.suffix in (".yaml", ".yml") for suite in [Suite.load(str(path))]}
     records = [record for path in paths if path.suffix not in (".yaml", ".yml") for record in read(path)]
-    if not records:
-        raise RecordError(f"there is no record and no finished run in {', '.join(map(str, paths))}")
     return results_of(records, own)
 
 
@@ -205,7 +203,7 @@ def read(path: Path) -> list[Record]:
     if not path.exists():
         raise RecordError(f"{path} does not exist")
     if path.is_file():
-        return [read_record(path)]
+        return [] if is_measurement(path) else [read_record(path)]
     records = [read_record(file) for file in sorted(path.rglob("*.json")) if is_record(file)]
     runs = sorted(file.parent for file in path.rglob("result.json") if (file.parent / "config.yaml").is_file())
     if runs:

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from advdrop.report.collect import Entry, Results
 from advdrop.report.records import ERROR
-from advdrop.report.svg import Line, chart
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart, what it shows and the names of its lines with the numbers of their colours."""
-
-    title: str
-    svg: str
-    legend: Sequence[tuple[str, int]]
-    note: str = ""
+from advdrop.report.svg import Figure, Line, chart
 
 
 def figures(results: Results) -> list[Figure]:

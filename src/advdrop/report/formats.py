@@ -6,12 +6,14 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from advdrop.cli.table import table
 from advdrop.report.collect import Comparison, Entry, Results
 from advdrop.report.html import page
 from advdrop.report.records import Record
+from advdrop.report.studies import Study
 from advdrop.report.verdicts import gaps, p_value, sentences, verdicts
 
 COLUMNS = (
@@ -32,9 +34,19 @@ COLUMNS = (
 )
 
 
-def markdown(results: Sequence[Results]) -> str:
+def markdown(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
     """Tables, differences in words, comparisons, what differs from the paper, and the commands."""
-    return "\n\n".join(part for found in results for part in _markdown(found)) + "\n"
+    parts = [part for found in results for part in _markdown(found)]
+    return "\n\n".join([*parts, *(part for study in studies for part in _study(study))]) + "\n"
+
+
+def _study(study: Study) -> list[str]:
+    parts = [f"## {_plain(study.title)}", _plain(study.about), table(study.head, study.rows)]
+    parts += [_plain(note) for note in study.notes]
+    if study.claims:
+        rows = [[_plain(claim.text), claim.verdict, _plain(claim.numbers)] for claim in study.claims]
+        parts += ["### The paper's claims", table(["claim", "here", "numbers"], rows)]
+    return [*parts, "### Run it again", "```\n" + "\n".join(study.commands) + "\n```"]
 
 
 def _markdown(results: Results) -> list[str]:
@@ -121,8 +133,9 @@ def _costs(entry: Entry) -> list[str]:
     return [f"{entry.milliseconds:.0f}", f"{entry.summary.mean:.2f}", equal]
 
 
-def as_csv(results: Sequence[Results]) -> str:
-    """A line for each record."""
+def as_csv(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
+    """A line for each record; the measurements of studies have other columns, and are left out."""
+    del studies
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -131,8 +144,8 @@ def as_csv(results: Sequence[Results]) -> str:
     return text.getvalue()
 
 
-def as_json(results: Sequence[Results]) -> str:
-    """The tables and the comparisons as numbers, and the records that they are made of."""
+def as_json(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
+    """The tables and the comparisons as numbers, the claims, and the records that they are made of."""
     found = []
     for one in results:
         cells = [
@@ -162,7 +175,10 @@ def as_json(results: Sequence[Results]) -> str:
             }
         )
     records = [record.model_dump(mode="json") for record in _records(results)]
-    return json.dumps({"results": found, "records": records}, indent=1, ensure_ascii=False) + "\n"
+    judged = [{"title": study.title, "claims": [asdict(claim) for claim in study.claims]} for study in studies]
+    measured = [each.model_dump(mode="json", exclude={"picture"}) for study in studies for each in study.measurements]
+    values = {"results": found, "studies": judged, "records": records, "measurements": measured}
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
 
 
 def _numbers(comparison: Comparison) -> dict[str, Any]:
@@ -178,9 +194,15 @@ def _numbers(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def latex(results: Sequence[Results]) -> str:
-    """A tabular for each table, bold as in the paper; ours bold where the mean is the lowest."""
-    return "\n".join(_latex(found) for found in results)
+def latex(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
+    """A tabular for each table, bold as in the paper, ours bold where the mean is the lowest; one for each study."""
+    return "\n".join([*(_latex(found) for found in results), *(_latex_study(study) for study in studies)])
+
+
+def _latex_study(study: Study) -> str:
+    lines = [f"% {' '.join(study.title.split())}", f"\\begin{{tabular}}{{l{'r' * (len(study.head) - 1)}}}", r"\hline"]
+    rows = [" & ".join(_strong(escaped(cell), False) for cell in row) + r" \\" for row in (study.head, *study.rows)]
+    return "\n".join([*lines, rows[0], r"\hline", *rows[1:], r"\hline", r"\end{tabular}", ""])
 
 
 def _latex(results: Results) -> str:
@@ -214,6 +236,9 @@ LATEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "Π": r"$\Pi$",
     "δ": r"$\delta$",
     "λ": r"$\lambda$",
+    "‖": r"$\|$",
+    "₁": r"$_1$",
+    "₂": r"$_2$",
 }
 
 
@@ -250,7 +275,7 @@ def _records(results: Sequence[Results]) -> list[Record]:
     return [record for found in results for record in found.records]
 
 
-FORMATS: dict[str, Callable[[Sequence[Results]], str]] = {
+FORMATS: dict[str, Callable[[Sequence[Results], Sequence[Study]], str]] = {
     "html": page,
     "markdown": markdown,
     "csv": as_csv,

@@ -11,13 +11,15 @@ import advdrop
 from advdrop.report.collect import Results
 from advdrop.report.figures import figures
 from advdrop.report.records import Record
+from advdrop.report.studies import Measurement, Study
+from advdrop.report.svg import STYLE
 from advdrop.report.verdicts import gaps, p_value, verdicts
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def page(results: Sequence[Results], title: str = "Adversarial dropout: results") -> str:
-    """The whole page."""
+def page(results: Sequence[Results], studies: Sequence[Study] = (), title: str = "Adversarial dropout: results") -> str:
+    """The whole page: the tables, then the studies."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -25,7 +27,9 @@ def page(results: Sequence[Results], title: str = "Adversarial dropout: results"
     return template.render(
         title=title,
         results=results,
-        count=sum(len(table.records) for table in results),
+        studies=studies,
+        style=STYLE.read_text(encoding="utf-8"),
+        count=sum(len(table.records) for table in results) + sum(len(study.measurements) for study in studies),
         version=advdrop.__version__,
         anchor=anchor,
         details=details,
@@ -36,11 +40,14 @@ def page(results: Sequence[Results], title: str = "Adversarial dropout: results"
     )
 
 
-def anchor(record: Record) -> str:
+def anchor(record: Record | Measurement) -> str:
     """The name of the place of a record in the page."""
     return re.sub(r"[^\w.+-]+", "-", f"record-{record.name}-{record.digest[:8]}")
 
 
-def details(record: Record) -> str:
-    """A record as its file has it."""
+def details(record: Record | Measurement) -> str:
+    """A record as its file has it; but a picture is only told to be there."""
+    if isinstance(record, Measurement):
+        cut = f"({len(record.picture)} characters)" if record.picture else None
+        return record.model_copy(update={"picture": cut}).dump()
     return record.dump() if record.digest else json.dumps(record.model_dump(mode="json"), indent=1)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -15,22 +15,43 @@ from advdrop.files import read_json, write_text
 from advdrop.vocabulary import Labels
 
 FORMAT = "advdrop record 1"
+MEASUREMENT = "advdrop measurement 1"
 ERROR = "test_error_percent"
+Kind = TypeVar("Kind", bound="Sealed")
 
 
 class RecordError(ValueError):
     """A record that is not what it says it is: the message names the file and what is wrong with it."""
 
 
-class Record(BaseModel):
+class Sealed(BaseModel):
+    """What is written once. The digest is of everything else: a file that was edited by hand no longer has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    digest: str = ""
+
+    def sealed(self) -> Self:
+        """The same with its digest."""
+        return self.model_copy(update={"digest": self.computed_digest()})
+
+    def computed_digest(self) -> str:
+        """The digest of all but the digest."""
+        values = self.model_dump(mode="json", exclude={"digest"})
+        return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+    def complaints(self) -> Iterator[str]:
+        """What in it contradicts itself."""
+        if self.digest != self.computed_digest():
+            yield "its digest is not that of its content: it was changed after the run"
+
+
+class Record(Sealed):
     """A finished run.
 
     ``curve`` has a list for each metric, with an entry for each epoch (None where it was not measured); ``config`` is
-    the whole configuration but for the folder of the data. The digest is of everything else: a record that was edited
-    by hand no longer has it.
+    the whole configuration but for the folder of the data.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     format: Literal["advdrop record 1"] = "advdrop record 1"
     suite: str | None = Field(None, description="None for a run that belongs to no suite")
@@ -61,16 +82,6 @@ class Record(BaseModel):
     machine: dict[str, Any]
     earlier: list[dict[str, Any]] = Field([], description="where the parts before the last one were computed")
     finished: str
-    digest: str = ""
-
-    def sealed(self) -> Record:
-        """The record with its digest."""
-        return self.model_copy(update={"digest": self.computed_digest()})
-
-    def computed_digest(self) -> str:
-        """The digest of all but the digest."""
-        values = self.model_dump(mode="json", exclude={"digest"})
-        return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
     @property
     def name(self) -> str:
@@ -81,8 +92,7 @@ class Record(BaseModel):
 
     def complaints(self) -> Iterator[str]:
         """What in it contradicts itself."""
-        if self.digest != self.computed_digest():
-            yield "its digest is not that of its content: it was changed after the run"
+        yield from super().complaints()
         given = {
             "method": self.method,
             "dataset": self.dataset,
@@ -116,12 +126,17 @@ class Record(BaseModel):
 
 def read_record(path: Path) -> Record:
     """Read a record; one that contradicts itself is refused."""
+    return read_sealed(path, Record)
+
+
+def read_sealed(path: Path, kind: type[Kind]) -> Kind:
+    """Read a file of this kind; one that contradicts itself is refused."""
     try:
         values = read_json(path)
     except ValueError as error:
         raise RecordError(str(error)) from None
     try:
-        record = Record.model_validate(values)
+        record = kind.model_validate(values)
         complaint = next(record.complaints(), None)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -140,7 +155,19 @@ def is_record(path: Path) -> bool:
         values = read_json(path)
     except ValueError:
         return True
-    return isinstance(values, dict) and (values.get("format") == FORMAT or "digest" in values)
+    return isinstance(values, dict) and (values.get("format") == FORMAT or "digest" in values) and not _measured(values)
+
+
+def is_measurement(path: Path) -> bool:
+    """Whether a JSON file is a measurement of a study (``report/studies.py``)."""
+    try:
+        return _measured(read_json(path))
+    except ValueError:
+        return False
+
+
+def _measured(values: Any) -> bool:
+    return isinstance(values, dict) and values.get("format") == MEASUREMENT
 
 
 @dataclass(frozen=True)

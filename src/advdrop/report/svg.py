@@ -7,12 +7,27 @@ charts take their colours from the page's style sheet (classes ``s0`` to ``s9``)
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
+STYLE = Path(__file__).with_name("figure.css")
+"""The colours and lines of all figures, in light and dark; a page and a file of its own have the same."""
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 24, 12, 46
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart, what it shows and the names of its lines with the numbers of their colours; a wide one has a row."""
+
+    title: str
+    svg: str
+    legend: Sequence[tuple[str, int]]
+    note: str = ""
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,7 @@ class Line:
         low: the lower edge of the band.
         high: the upper edge.
         style: the number of its colour.
+        dots: whether every point is marked, and not the last one alone.
     """
 
     name: str
@@ -34,9 +50,17 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     style: int = 0
+    dots: bool = False
 
 
-def chart(lines: Sequence[Line], title: str, x_label: str, y_label: str, log: bool = False) -> str:
+def chart(
+    lines: Sequence[Line],
+    title: str,
+    x_label: str,
+    y_label: str,
+    log: bool = False,
+    within: tuple[float, float] | None = None,
+) -> str:
     """A line chart that is as wide as the place it is put in.
 
     Args:
@@ -45,9 +69,10 @@ def chart(lines: Sequence[Line], title: str, x_label: str, y_label: str, log: bo
         x_label: below.
         y_label: at the left.
         log: whether y has a logarithmic scale; all values must be positive then.
+        within: values that the y axis must reach at least, so that several charts have one scale.
     """
     xs = [x for line in lines for x in line.x]
-    ys = [y for line in lines for y in (*line.y, *line.low, *line.high)]
+    ys = [y for line in lines for y in (*line.y, *line.low, *line.high)] + list(within or ())
     floor = max(min(y for line in lines for y in line.y) / 2, 1e-300)  # a band may reach below zero
     ys = [max(y, floor) for y in ys] if log else [*ys, 0.0]
     x_ticks = ticks(min(*xs, 0.0), max(xs))
@@ -82,8 +107,12 @@ def chart(lines: Sequence[Line], title: str, x_label: str, y_label: str, log: bo
     for line in lines:
         points = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in zip(line.x, line.y, strict=True))
         shape = f'<polyline class="curve s{line.style}" points="{points}"/>'
-        last = f'<circle class="dot s{line.style}" cx="{x_of(line.x[-1]):.1f}" cy="{y_of(line.y[-1]):.1f}" r="3"/>'
-        parts.append(f"<g><title>{escape(line.name)}</title>{shape}{last}</g>")
+        marked = range(len(line.x)) if line.dots else [-1]
+        dots = "".join(
+            f'<circle class="dot s{line.style}" cx="{x_of(line.x[i]):.1f}" cy="{y_of(line.y[i]):.1f}" r="3"/>'
+            for i in marked
+        )
+        parts.append(f"<g><title>{escape(line.name)}</title>{shape}{dots}</g>")
     ends = "; ".join(f"{line.name} ends at {line.y[-1]:.3g}" for line in lines)
     said = escape(f"{title}. {y_label} against {x_label}. {ends}.", quote=True)
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
@@ -135,3 +164,38 @@ def number(value: float) -> str:
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
+def standalone(svg: str, title: str, legend: Sequence[tuple[str, int]] = ()) -> str:
+    """A figure as a file of its own: with its title, its legend and its style.
+
+    Args:
+        svg: as it would be in a page.
+        title: above it.
+        legend: names and the numbers of their colours.
+    """
+    found = re.match(r'<svg viewBox="0 0 (\S+) (\S+)"', svg)
+    assert found is not None
+    width, height = float(found[1]), float(found[2])
+    scale = max(1.0, width / (2 * WIDTH))
+    edge = 12 * scale
+    x, y, parts = edge, height + 48 * scale, []
+    for name, style in legend:
+        length = (len(name) * 7.4 + 36) * scale
+        if x > edge and x + length > width + edge:
+            x, y = edge, y + 20 * scale
+        parts.append(f'<path class="curve s{style}" d="M{x:.0f} {y - 4 * scale:.0f}h{14 * scale:.0f}"/>')
+        parts.append(f'<text x="{x + 20 * scale:.0f}" y="{y:.0f}" {_size(scale)}>{escape(name)}</text>')
+        x += length
+    total = y + edge if legend else height + 28 * scale + edge
+    head = f'<text class="title" x="{edge:.0f}" y="{20 * scale:.0f}" {_size(scale)}>{escape(title)}</text>'
+    place = f'x="{edge:.0f}" y="{28 * scale:.0f}" width="{width:g}" height="{height:g}"'
+    rules = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
+    box = f'viewBox="0 0 {width + 2 * edge:g} {total:.0f}" width="{width + 2 * edge:g}" height="{total:.0f}"'
+    paper = '<rect class="paper" width="100%" height="100%"/>'
+    drawn = svg.replace("<svg ", f"<svg {place} ", 1)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box}>{rules}{paper}{head}{drawn}{"".join(parts)}</svg>\n'
+
+
+def _size(scale: float) -> str:
+    return f'style="font-size:{13 * scale:.0f}px"'

@@ -1,0 +1,1 @@
+"""Why it works: the paper's figures and its theorem, measured."""

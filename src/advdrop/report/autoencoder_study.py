@@ -1,0 +1,136 @@
+"""Figures 2 and 3: the features and the activations of autoencoders, and what the paper says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from advdrop.report.pictures import Tiles, grid, unpacked
+from advdrop.report.statistics import Summary
+from advdrop.report.studies import Measurement, Study, grouped, lower, spread
+from advdrop.report.svg import Figure, Line, chart
+
+NAMES = {
+    "none": "no dropout",
+    "dropout": "dropout",
+    "adversarial": "adversarial dropout",
+    "virtual": "adversarial dropout, own output as target",
+}
+STYLES = {"none": 0, "dropout": 1, "adversarial": 2, "virtual": 3}
+NUMBERS = (
+    ("reconstruction_error", "reconstruction error", 4),
+    ("dead_units", "dead units", 1),
+    ("mean_activation", "mean activation", 3),
+    ("high_percent", "above 1, %", 2),
+    ("active_percent", "above 0, %", 1),
+    ("hoyer", "Hoyer", 3),
+    ("treves_rolls", "Treves-Rolls", 3),
+)
+SIMILAR = 1.1
+"""Reconstruction errors are similar if the largest is at most so many times the smallest."""
+
+
+def study(dataset: str, found: Sequence[Measurement]) -> Study:
+    """The section of one data set."""
+    rows = {row: measured for row, measured in grouped(found).items() if row in NAMES}
+    rows = {row: rows[row] for row in NAMES if row in rows}
+    seeds = max(map(len, rows.values()))
+    settings = next(iter(rows.values()))[0].settings
+    hidden, updates = settings["hidden"], settings["updates"]
+    about = (
+        f"Autoencoders with one hidden layer of {hidden} ReLU units, trained on {dataset} for {updates:,} updates of "
+        f"{settings['batch']} images, measured on 1,000 test images. A unit is dead if it is zero on all of them."
+    )
+    columns = f" --columns {dataset}" if dataset != "mnist5k" else ""
+    where = "" if dataset == "mnist5k" else " --data-dir DATA"
+    return Study(
+        title=f"Figures 2 and 3: features and sparsity of autoencoders, {dataset}",
+        about=about,
+        head=["model", *(title for _, title, _ in NUMBERS), "seeds"],
+        rows=[
+            [
+                NAMES[row],
+                *(spread([each.numbers[key] for each in measured], digits) for key, _, digits in NUMBERS),
+                str(len(measured)),
+            ]
+            for row, measured in rows.items()
+        ],
+        notes=[premise(rows)],
+        claims=lower(rows, claims()),
+        figures=[figure for figure in (features(rows), *histograms(rows)) if figure is not None],
+        commands=[f"advdrop reproduce {name}{columns} --seeds {seeds}{where}" for name in ("figure2", "figure3")],
+        measurements=[each for measured in rows.values() for each in measured],
+    )
+
+
+def claims() -> list[tuple[str, str, str, str]]:
+    """The paper's three claims, for either reading of the target, against the models that it compares with."""
+    found = []
+    for row in ("adversarial", "virtual"):
+        found.append((f"Fewer dead units with {NAMES[row]} than with dropout", "dead_units", row, "dropout"))
+        for other in ("dropout", "none"):
+            than = f"with {NAMES[row]} than with {NAMES[other]}"
+            found.append((f"Fewer highly activated units {than}", "high_percent", row, other))
+            found.append((f"Lower mean activation {than}", "mean_activation", row, other))
+    return found
+
+
+def premise(rows: Mapping[str, Sequence[Measurement]]) -> str:
+    """Whether the models reconstruct equally well, which the comparison presupposes."""
+    errors = {
+        NAMES[row]: Summary.of([each.numbers["reconstruction_error"] for each in measured]).mean
+        for row, measured in rows.items()
+    }
+    low, high = min(errors, key=lambda name: errors[name]), max(errors, key=lambda name: errors[name])
+    ratio = errors[high] / errors[low]
+    if len(errors) < 2:
+        return "There is one model only, so there is nothing to compare."
+    if ratio <= SIMILAR:
+        return f"The reconstruction errors are similar: the largest is {ratio:.2f} times the smallest."
+    return (
+        "The comparison is void as the paper makes it: it presupposes similar reconstruction errors, and that of "
+        f"{high} is {ratio:.1f} times that of {low}. What is sparser here also keeps less of the image."
+    )
+
+
+def features(rows: Mapping[str, Sequence[Measurement]]) -> Figure | None:
+    """Figure 2, of the first seed that kept its picture."""
+    shown = [(row, each) for row, measured in rows.items() for each in measured[:1] if each.picture]
+    if not shown:
+        return None
+    scale = max(each.numbers["feature_scale"] for _, each in shown)
+    tiles = []
+    for row, each in shown:
+        dead = int(each.numbers["dead_units"])
+        pixels = unpacked(str(each.picture), each.numbers["feature_scale"] / scale)
+        tiles.append(Tiles(f"{NAMES[row]}: {dead} dead", pixels, each.shape, dead))
+    note = (
+        "The weights from the image to each hidden unit, the units with the largest mean activation first. Blue is "
+        f"negative, orange positive, white zero, on one scale (±{scale:.2g}) for all models. A cross marks a dead unit."
+    )
+    title = "Figure 2: what the hidden units look for"
+    return Figure(title, grid(tiles, title), [], f"{note} Seed {shown[0][1].seed}.", wide=True)
+
+
+def histograms(rows: Mapping[str, Sequence[Measurement]]) -> list[Figure]:
+    """Figure 3: all activations, and the mean activation of each unit; zeros cannot be on a logarithmic axis."""
+    found = []
+    for key, title, what in (
+        ("activations", "Figure 3: activations", "activations"),
+        ("means", "Figure 3: mean activation of each unit", "units"),
+    ):
+        lines, zeros = [], []
+        for row, measured in rows.items():
+            edges = measured[0].series["edges"]
+            shares = [
+                100 * sum(column) / len(measured) for column in zip(*(m.series[key] for m in measured), strict=True)
+            ]
+            x = [edge for pair in pairwise(edges) for edge in pair]
+            y = [share for share in shares for _ in range(2)]
+            lines.append(Line(NAMES[row], x, y, style=STYLES[row]))
+            zeros.append(f"{NAMES[row]} {100 - sum(shares):.1f} %")
+        axis = f"log10 of the {'activation' if key == 'activations' else 'mean activation'}"
+        note = f"Means over seeds. Exactly zero, and so not shown: {', '.join(zeros)}."
+        drawn = chart(lines, title, axis, f"share of all {what}, %")
+        found.append(Figure(title, drawn, [(line.name, line.style) for line in lines], note))
+    return found

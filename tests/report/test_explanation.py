@@ -1,0 +1,68 @@
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from advdrop.report.diagram import passes
+from advdrop.report.explanation import Explanation
+from advdrop.report.svg import standalone
+
+FOUND = Explanation(
+    title="One",
+    image=[[0.0, 1.0], [0.5, 0.2]],
+    shape=(6,),
+    sampled=[1, 1, 0, 0, 1, 1],
+    jacobian=[-3.0, 1.0, 5.0, 0.0, -0.5, 0.2],
+    adversarial=[0, 1, 1, 0, 1, 1],
+    budget=2,
+    target="the label cat",
+    classes=["cat", "<dog>"],
+    whole=[0.9, 0.1],
+    before=[0.8, 0.2],
+    after=[0.3, 0.7],
+    divergence=(0.22, 1.2),
+)
+
+
+def test_the_flips_come_by_their_gain():
+    assert FOUND.flips == [2, 0]
+
+
+def test_what_happened_is_told():
+    assert FOUND.words == (
+        "6 units, 4 of them kept by the sampled mask. Of 2 flips allowed, 2 were made: 1 dropped, 1 revived. The "
+        "divergence from the label cat goes from 0.22 to 1.2. The prediction changes from cat (80.0 %) to <dog> (70.0 "
+        "%)."
+    )
+    assert "stays cat (80.0 %), now cat (60.0 %)" in replace(FOUND, after=[0.6, 0.4]).words
+
+
+def test_the_figure_has_a_ring_for_each_flip_and_a_bar_for_each_probability():
+    drawn = FOUND.svg()
+    assert drawn.count('class="ring s2"') == 1  # dropped by the adversary
+    assert drawn.count('class="ring s1"') == 1  # revived
+    assert drawn.count("<image ") == 4
+    widths = [float(w) for w in re.findall(r'class="bar s\d" .*? width="([\d.]+)"', drawn)]
+    assert len(widths) == 6
+    assert widths[2] / widths[1] == pytest.approx(0.3 / 0.8, rel=1e-2)
+    assert "&lt;dog&gt;" in drawn
+    assert "<dog>" not in drawn
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3, 1), (6, 1, 1)])
+def test_any_shape_of_layer_is_drawn(shape):
+    ElementTree.fromstring(standalone(replace(FOUND, shape=shape).svg(), "A & B", FOUND.legend))
+
+
+def test_nothing_but_zeros_can_be_drawn():
+    ElementTree.fromstring(replace(FOUND, jacobian=[0.0] * 6, adversarial=FOUND.sampled).svg())
+
+
+def test_the_diagram_is_well_formed_and_described():
+    drawn = passes()
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "Π model" in drawn
+    assert "VAdD runs the image" in drawn
+    assert "prefers-color-scheme: dark" in drawn

@@ -210,6 +210,10 @@ def test_features_that_repeat_each_other_are_no_trouble():
         ({}, r"one of them"),
         ({"delta": -0.1}, r"not negative, got -0.1"),
         ({"delta": float("nan")}, r"finite .* got nan"),
+        (
+            {"k": 1, "x": np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])},
+            "in column 2 is constant, 1 in every row",
+        ),
         ({"k": 1, "x": np.ones(3)}, r"X must be \(N, D\), .* got shape \(3,\)"),
         ({"k": 1, "x": np.array([[1.0, np.nan, 0.0]] * 3)}, r"X must be finite, got nan in row 0, column 1"),
         ({"k": 1, "y": np.array([1.0, np.inf, 0.0])}, r"y must be finite, got inf in row 1"),

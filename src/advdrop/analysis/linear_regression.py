@@ -32,20 +32,20 @@ IEEE Transactions on Information Theory 56 (2010), have the case in which all ex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse import linalg as sparse_linalg
+
+from advdrop.analysis.quadratic_program import interior_point
 
 Array = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-8
 """Of the duality gap, relative to the objective."""
-TINY = 1e-11
-"""What keeps a system of equations regular whose variables cost nothing."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,7 @@ def linearised_mask(x: Array, y: Array, w: Array, k: int) -> Array:
     >>> linearised_mask(np.array([[1.0, 2.0, -3.0]]), np.array([9.0]), np.ones(3), k=1)
     array([[1., 0., 1.]])
     """
-    gains = -x * input_gradient(x, y, w)
-    mask = np.ones_like(x)
-    lowest = np.argsort(-gains, axis=1, kind="stable")[:, :k]
-    np.put_along_axis(mask, lowest, np.where(np.take_along_axis(gains, lowest, 1) > 0, 0.0, 1.0), axis=1)
-    return mask
+    return 1.0 - _dropped(-x * input_gradient(x, y, w), k)
 
 
 def worst_mask(x: Array, y: Array, w: Array, k: int) -> Array:
@@ -213,6 +209,8 @@ def fit(
         raise ValueError("give k, for adversarial dropout, or delta, for adversarial training: one of them")
     if delta is not None and not 0.0 <= delta < np.inf:
         raise ValueError(f"delta must be finite and not negative, got {delta!r}")
+    if intercept:
+        refuse_constant(x)
     if k is not None and (isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k <= x.shape[1]):
         raise ValueError(f"k must be a whole number of inputs from 0 to the {x.shape[1]} there are, got {k!r}")
     design = np.column_stack([x, np.ones(len(x))]) if intercept else x
@@ -222,7 +220,7 @@ def fit(
         return Fit(w[: x.shape[1]], float(w[-1]) if intercept else 0.0, error, error, 0, True)
     scale = float(np.abs(y).max()) or 1.0
     program = _dropout_program(x, design, y / scale, int(k)) if k else _training_program(x, design, y / scale, delta)
-    solution, bound, taken = _interior_point(len(x), *program, tolerance / 10, steps)
+    solution, bound, taken = interior_point(len(x), *program, tolerance / 10, steps)
     w, b = scale * solution[: x.shape[1]], float(scale * solution[x.shape[1]]) if intercept else 0.0
     objective, bound = worst_case(x, y - b, w, k=k, delta=delta), bound * scale**2
     enough = tolerance * max(objective, 1e-12 * float(np.square(y).sum()))  # a perfect fit leaves rounding
@@ -248,13 +246,13 @@ def _dropout_program(x: Array, design: Array, y: Array, k: int) -> tuple[Any, Ar
     parts = sparse.hstack([sparse.vstack([sparse.diags(row) for row in x]), _empty(count * features, width - features)])
 
     blocks, levels = [], []
-    for side in (1.0, -1.0):
-        for begin, own, end, level in (
-            (side * design, [-k * each, -spread.T], each, side * y),
-            (-side * parts, [spread, every], None, np.zeros(count * features)),
-        ):
-            blocks.append([begin, *(own if side > 0 else [None, None]), *(own if side < 0 else [None, None]), end])
-            levels.append(level)
+    for side, place in ((1.0, slice(0, 2)), (-1.0, slice(2, 4))):
+        sums: list[Any] = [None] * 4  # θ and v of one side, θ and v of the other
+        sums[place] = [-k * each, -spread.T]
+        bounds: list[Any] = [None] * 4
+        bounds[place] = [spread, every]
+        blocks += [[side * design, *sums, each], [-side * parts, *bounds, None]]
+        levels += [side * y, np.zeros(count * features)]
     free = 2 * count * (1 + features)
     positive = sparse.hstack([_empty(free, width), sparse.identity(free), _empty(free, count)])
     matrix = sparse.vstack([sparse.bmat(blocks), positive], format="csc")
@@ -275,58 +273,20 @@ def _training_program(x: Array, design: Array, y: Array, delta: float | None) ->
     return sparse.bmat(blocks, format="csc"), np.concatenate([y, -y, np.zeros(2 * features)]), width + features
 
 
-def _interior_point(
-    count: int, matrix: Any, levels: Array, free: int, tolerance: float, steps: int
-) -> tuple[Array, float, int]:
-    """Minimise Σ t² over A·(z, t) ≥ b, the last ``count`` variables being t, by Mehrotra's predictor and corrector.
-
-    Returns:
-        the variables, the largest value of the dual, which is a bound from below, and the steps taken.
-    """
-    cost = np.concatenate([np.zeros(free), np.full(count, 2.0)])
-    values = np.concatenate([np.zeros(free), np.full(count, 1.0 + np.abs(levels).max())])
-    slack, price = np.ones(len(levels)), np.ones(len(levels))
-    bound, taken = 0.0, 0
-    while taken < steps:
-        taken += 1
-        pull = matrix.T @ price
-        dual = float(price @ levels - np.square(pull[free:]).sum() / 4)
-        missing = slack - (matrix @ values - levels)
-        exact = np.abs(pull[:free]).max() <= 1e-9 * price.max() and np.abs(missing).max() <= 1e-9
-        if exact:
-            bound = max(bound, dual)
-        if exact and float(np.square(values[free:]).sum()) - dual <= tolerance * max(dual, tolerance):
-            break
-        system = sparse.bmat([[sparse.diags(cost + TINY), matrix.T], [matrix, sparse.diags(-slack / price - TINY)]])
-        solve = sparse_linalg.splu(system.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve
-        mean = float(slack @ price) / len(slack)
-        center = np.zeros(len(slack))
-        for last in (False, True):
-            aim = center / price - slack  # of the slack, if the price stays
-            step, less = np.split(solve(np.concatenate([pull - cost * values, missing + aim])), [len(values)])
-            step_price, step_slack = -less, aim + slack / price * less
-            if not last:
-                a, b = _longest(slack, step_slack), _longest(price, step_price)
-                left = float((slack + a * step_slack) @ (price + b * step_price)) / len(slack)
-                center = (left / mean) ** 3 * mean - step_slack * step_price
-        length = 0.995 * min(_longest(slack, step_slack), _longest(price, step_price))
-        values, slack, price = values + length * step, slack + length * step_slack, price + length * step_price
-    return values, bound, taken
-
-
-def _longest(values: Array, step: Array) -> float:
-    """The longest step up to 1 that leaves all values positive."""
-    shrinking = step < 0
-    return min(1.0, float((-values[shrinking] / step[shrinking]).min())) if shrinking.any() else 1.0
-
-
 def _dropped(gains: Array, k: int) -> Array:
-    """1 where an input has one of the k largest gains of its example, and a positive one."""
-    chosen = np.zeros_like(gains)
-    if k:
-        largest = np.argsort(-gains, axis=1, kind="stable")[:, :k]
-        np.put_along_axis(chosen, largest, np.where(np.take_along_axis(gains, largest, 1) > 0, 1.0, 0.0), axis=1)
-    return chosen
+    """1 where an input has one of the k largest gains of its example, and a positive one; the first ones of equals."""
+    chosen, largest = np.zeros_like(gains), np.argsort(-gains, axis=1, kind="stable")[:, :k]
+    np.put_along_axis(chosen, largest, 1.0, axis=1)
+    return np.asarray(chosen * (gains > 0))
+
+
+def refuse_constant(x: Array, names: Sequence[str] = ()) -> None:
+    """An error if a feature is the same in every row, as an intercept is."""
+    constant = np.ptp(x, axis=0) <= 1e-12 * np.abs(x).max(axis=0)
+    if len(x) > 1 and constant.any():
+        place = int(np.argmax(constant))
+        name = names[place] if names else f"in column {place}"
+        raise ValueError(f"the feature {name} is constant, {x[0, place]:g} in every row; leave it out")
 
 
 def _matrix(name: str, values: Any) -> Array:

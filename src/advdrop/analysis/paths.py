@@ -14,6 +14,7 @@ from advdrop.analysis.linear_regression import (
     adversarial_training,
     fit,
     linearised_mask,
+    refuse_constant,
     sign_perturbation,
     squared_error,
     worst_mask,
@@ -27,16 +28,12 @@ PENALTIES = tuple(float(penalty) for penalty in np.geomspace(1e-3, 1e3, 25))
 def standardised(x: Any, y: Any, names: list[str] | None = None) -> tuple[Array, Array]:
     """Features and target with mean 0 and standard deviation 1; a feature that is constant is refused."""
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    spread = x.std(axis=0)
     if not np.isfinite(x).all() or not np.isfinite(y).all():
         raise ValueError("features and target must be finite; there is a nan or an infinity among them")
-    if (spread <= 1e-12 * np.abs(x).max(axis=0, initial=1e-300)).any():
-        place = int(np.argmin(spread))
-        name = names[place] if names else f"in column {place}"
-        raise ValueError(f"the feature {name} is constant, {x[0, place]:g} in every row; leave it out")
+    refuse_constant(x, names or ())
     if y.std() == 0:
         raise ValueError(f"the target is constant, {y[0]:g} in every row: there is nothing to fit")
-    return (x - x.mean(axis=0)) / spread, (y - y.mean()) / y.std()
+    return (x - x.mean(axis=0)) / x.std(axis=0), (y - y.mean()) / y.std()
 
 
 def identities(problems: int = PROBLEMS, seed: int = 0) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Put the tables of the committed records into the pages that show them.
+"""Put the tables of the committed records into the pages that show them, and draw the pictures.
 
     python benchmarks/page.py [--check]
 
@@ -21,12 +21,15 @@ import scaling
 import search
 import step
 from advdrop.report.collect import collect
+from advdrop.report.diagram import passes
 from advdrop.report.formats import markdown
 from advdrop.report.studies import measurements, studies_of
+from advdrop.report.svg import standalone
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md")
+IMAGES = ROOT / "docs/images"
 
 Rows = list[dict[str, Any]]
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
@@ -55,16 +58,31 @@ def filled(text: str, results: Path = ROOT / "results") -> str:
     return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", made, text, flags=re.DOTALL)
 
 
+def images(results: Path = ROOT / "results") -> dict[str, str]:
+    """The pictures of the docs that are made from records, and the diagram, by the names of their files."""
+    drawn = {"passes.svg": passes()}
+    for study in studies_of(measurements(results)):
+        first = study.measurements[0]
+        for number, figure in enumerate(study.figures):
+            name = f"{first.study}-{first.dataset}-{number}.svg"
+            drawn[name] = standalone(figure.svg, figure.title, figure.legend)
+    return drawn
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
     arguments = parser.parse_args()
-    old = [name for name in PAGES if filled((ROOT / name).read_text()) != (ROOT / name).read_text()]
+    made = {ROOT / name: filled((ROOT / name).read_text()) for name in PAGES}
+    made |= {IMAGES / name: text for name, text in images().items()}
+    old = {path: text for path, text in made.items() if not path.is_file() or path.read_text() != text}
     if arguments.check and old:
-        sys.exit(f"out of date: {', '.join(old)}; run python benchmarks/page.py")
-    for name in old:
-        (ROOT / name).write_text(filled((ROOT / name).read_text()))
-        print(f"wrote {name}")
+        names = ", ".join(str(path.relative_to(ROOT)) for path in old)
+        sys.exit(f"out of date: {names}; run python benchmarks/page.py")
+    IMAGES.mkdir(exist_ok=True)
+    for path, text in old.items():
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

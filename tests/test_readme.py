@@ -9,7 +9,7 @@ import pytest
 
 from advdrop.cli.compare import results_table
 from advdrop.cli.main import _parse
-from page import PAGES, TABLES, filled
+from page import IMAGES, PAGES, TABLES, filled, images
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -27,6 +27,20 @@ def test_tables_are_made_from_the_records(name):
     page = (ROOT / name).read_text()
     assert filled(page) == page
     assert page.count("<!-- ") == 2 * len(re.findall("<!-- [a-z-]+ -->\\n[|#]", page)) > 0
+
+
+def test_pictures_are_made_from_the_records():
+    drawn = images()
+    assert {path.name for path in IMAGES.glob("*.svg")} == {*drawn, "explain.svg"}  # which needs a trained network
+    for name, text in drawn.items():
+        assert (IMAGES / name).read_text() == text, name
+
+
+def test_pictures_of_the_pages_exist_and_are_described():
+    for name in PAGES:
+        for described, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", (ROOT / name).read_text()):
+            assert len(described) > 20, target
+            assert ((ROOT / name).parent / target).is_file(), target
 
 
 def test_every_table_is_shown_somewhere():

@@ -6,14 +6,25 @@ import pytest
 
 from advdrop.experiments.suite import Suite
 from advdrop.report.collect import check
-from advdrop.report.records import Ledger, is_record, read_record
+from advdrop.report.records import Ledger, is_measurement, is_record, read_record
+from advdrop.report.studies import place, read_measurement
 
 RESULTS = Path(__file__).parents[1] / "results"
 RECORDS = sorted(path for path in RESULTS.rglob("*.json") if is_record(path))
+MEASUREMENTS = sorted(path for path in RESULTS.rglob("*.json") if is_measurement(path))
 
 
 def test_there_are_records():
     assert RECORDS
+    assert MEASUREMENTS
+
+
+@pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_a_committed_measurement_is_whole_and_in_its_place(path):
+    found = read_measurement(path)
+    assert place(RESULTS, found) == path
+    assert found.commit is not None
+    assert "+changes" not in found.commit
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: str(path.relative_to(RESULTS)))

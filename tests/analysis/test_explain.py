@@ -44,6 +44,15 @@ def test_the_same_seed_is_the_same_mask(x):
     assert advdrop.explain(model, x, seed=1).sampled != advdrop.explain(model, x, seed=2).sampled
 
 
+def test_the_mask_is_all_that_is_random(x):
+    model = network()
+    model.under.append(nn.Dropout(0.5))
+    torch.manual_seed(0)
+    first = advdrop.explain(model.train(), x)
+    torch.manual_seed(1)
+    assert advdrop.explain(model, x) == first
+
+
 def test_the_label_is_the_target_where_nothing_is_dropped(x):
     """Against its own output the search would have nothing to go by."""
     model = network(p=0.0)

@@ -1,3 +1,4 @@
+import base64
 import re
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -7,6 +8,7 @@ import pytest
 from advdrop.report.diagram import passes
 from advdrop.report.explanation import Explanation
 from advdrop.report.svg import standalone
+from png import decoded
 
 FOUND = Explanation(
     title="One",
@@ -48,6 +50,20 @@ def test_the_figure_has_a_ring_for_each_flip_and_a_bar_for_each_probability():
     assert widths[2] / widths[1] == pytest.approx(0.3 / 0.8, rel=1e-2)
     assert "&lt;dog&gt;" in drawn
     assert "<dog>" not in drawn
+
+
+def test_units_have_the_colours_of_what_happened_to_them():
+    """Six units are two rows of three, with a grey frame."""
+    panels = [decoded(base64.b64decode(data)) for data in re.findall(r"base64,([^\"]+)", FOUND.svg())]
+    units = [[panel[1 + unit // 3][1 + unit % 3] for unit in range(6)] for panel in panels[1:]]
+    sampled, slopes, flipped = units
+    assert [colour == sampled[0] for colour in sampled] == [bool(kept) for kept in FOUND.sampled]
+    assert flipped[0] == (196, 90, 0)  # kept, and dropped by the adversary
+    assert flipped[2] == (0, 90, 170)  # dropped, and revived
+    assert len(set(flipped)) == 3
+    assert slopes[2] == (196, 90, 0)  # the largest
+    assert slopes[3] == (255, 255, 255)  # none at all
+    assert slopes[0][2] > slopes[0][0]  # negative
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3, 1), (6, 1, 1)])

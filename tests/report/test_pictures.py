@@ -2,29 +2,12 @@
 
 import base64
 import re
-import struct
 import zlib
 
 import pytest
 
 from advdrop.report.pictures import DIVERGING, LEVELS, Tiles, grid, png, tiled, unpacked
-
-
-def decoded(data):
-    """Rows of colours."""
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    chunks, place = {}, 8
-    while place < len(data):
-        (length,) = struct.unpack(">I", data[place : place + 4])
-        kind, body = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
-        assert struct.unpack(">I", data[place + 8 + length : place + 12 + length])[0] == zlib.crc32(kind + body)
-        chunks[kind], place = body, place + 12 + length
-    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
-    assert (depth, colour) == (8, 3)
-    raw, palette = zlib.decompress(chunks[b"IDAT"]), chunks[b"PLTE"]
-    lines = [raw[y * (width + 1) : (y + 1) * (width + 1)] for y in range(height)]
-    assert all(line[0] == 0 for line in lines)
-    return [[tuple(palette[3 * place : 3 * place + 3]) for place in line[1:]] for line in lines]
+from png import decoded
 
 
 def test_a_png_has_the_colours_it_was_given():
@@ -58,7 +41,9 @@ def test_tiles_are_side_by_side_with_grey_between():
 @pytest.mark.parametrize("dead", [0, 2])
 def test_the_dead_are_crossed_out(dead):
     drawn = grid([Tiles("a < b", [0] * 20, (1, 2, 2), dead)], "Features")
-    assert drawn.count('class="cross"') == dead
+    crosses = [tuple(map(float, corner)) for corner in re.findall(r'class="cross" d="M([\d.]+) ([\d.]+)l', drawn)]
+    tile, pixel = 460 * 3 / 10, 460 / 10
+    assert crosses == [pytest.approx((place % 3 * tile + pixel, tile + pixel)) for place in (3, 4)][:dead]
     assert "a &lt; b" in drawn
     assert 'aria-label="Features. a &lt; b."' in drawn
     (data,) = re.findall(r"base64,([^\"]+)", drawn)

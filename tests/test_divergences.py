@@ -5,7 +5,7 @@ from hypothesis import given as given_examples
 from hypothesis import strategies as st
 
 from advdrop.checks import value_checks
-from advdrop.divergences import cross_entropy, kl, qe, reverse_kl
+from advdrop.divergences import cross_entropy, kl, mse, qe, reverse_kl
 
 DIVERGENCES = (kl, reverse_kl, cross_entropy, qe)
 every_divergence = pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -214,3 +214,13 @@ def test_errors_show_what_was_given(divergence, target, logits, options, error, 
 def test_labels_are_not_looked_at_when_checks_are_off():
     with value_checks("never"), pytest.raises((RuntimeError, IndexError)):
         kl(torch.tensor([0, 3]), LOGITS)
+
+
+def test_mse_is_of_values_as_they_are(generator):
+    target, output = logits_pair(generator)
+    np.testing.assert_allclose(mse(target, output), ((target - output).numpy() ** 2).mean(1))
+    assert mse(target.bfloat16(), output.bfloat16()).dtype == torch.float32
+    with pytest.raises(ValueError, match="target"):
+        mse(target, output[:, :2])
+    with pytest.raises(TypeError, match="target"):
+        mse(torch.ones(2, 1, dtype=torch.int64), torch.ones(2, 1))

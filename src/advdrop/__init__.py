@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from advdrop.checks import value_checks as value_checks
     from advdrop.divergences import cross_entropy as cross_entropy
     from advdrop.divergences import kl as kl
+    from advdrop.divergences import mse as mse
     from advdrop.divergences import qe as qe
     from advdrop.divergences import reverse_kl as reverse_kl
+    from advdrop.estimator import AdversarialDropoutClassifier as AdversarialDropoutClassifier
+    from advdrop.estimator import AdversarialDropoutRegressor as AdversarialDropoutRegressor
     from advdrop.masks import AdversarialDropout as AdversarialDropout
     from advdrop.masks import Exhaustive as Exhaustive
     from advdrop.masks import FirstOrder as FirstOrder
@@ -48,7 +51,8 @@ _HOME = {
     "analysis.explain": ["explain"],
     "batch": ["Batch"],
     "checks": ["value_checks"],
-    "divergences": ["cross_entropy", "kl", "qe", "reverse_kl"],
+    "divergences": ["cross_entropy", "kl", "mse", "qe", "reverse_kl"],
+    "estimator": ["AdversarialDropoutClassifier", "AdversarialDropoutRegressor"],
     "masks": [
         "AdversarialDropout",
         "Exhaustive",

@@ -77,6 +77,19 @@ def qe(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     return (t - _full(logits).softmax(1)).square().mean(1)
 
 
+def mse(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    """The mean over the outputs of (t − o)², ``(B,)``, for outputs that are values and no logits.
+
+    For regression and reconstruction: no softmax is taken, whatever the parameters are called.
+
+    >>> mse(torch.zeros(1, 2), torch.tensor([[1.0, 3.0]]))
+    tensor([5.])
+    """
+    del given
+    checks.same_shape("target", checks.floating("target", target), "output", checks.floating("output", logits))
+    return (_full(target) - _full(logits)).square().flatten(1).mean(1)
+
+
 def _full(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 

@@ -13,7 +13,6 @@ from advdrop.analysis.autoencoders import (
     encoder,
     hidden_activations,
     objective_of,
-    quadratic_error,
     reconstruction_error,
     trained,
     unit_range,
@@ -106,8 +105,3 @@ def test_bytes_become_numbers_from_0_to_1():
 def test_another_network_is_refused(model):
     with pytest.raises(ValueError, match=r"this needs an autoencoder .* got a (Linear|Split)"):
         encoder(model)
-
-
-def test_shapes_that_differ_are_told():
-    with pytest.raises(ValueError, match="target"):
-        quadratic_error(torch.ones(2, 3), torch.ones(2, 4))

@@ -19,7 +19,7 @@ from torch import Tensor
 from advdrop import checks
 from advdrop.batch import Batch, Rows
 from advdrop.data.batches import Stream
-from advdrop.divergences import Given
+from advdrop.divergences import mse
 from advdrop.masks import AdversarialDropout
 from advdrop.models.autoencoder import autoencoder
 from advdrop.models.split import Split
@@ -65,17 +65,6 @@ VARIANTS: dict[str, Settings] = {
 }
 
 
-def quadratic_error(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-    """QE of each example, ``(B,)``: the mean over its values of (target − output)².
-
-    >>> quadratic_error(torch.zeros(1, 2), torch.tensor([[1.0, 3.0]]))
-    tensor([5.])
-    """
-    del given  # no logits here, whatever the parameter is called: values as they are
-    checks.same_shape("target", target, "output", logits)
-    return (target - logits).square().mean(1)
-
-
 @final
 @dataclass(kw_only=True)
 class Reconstruction(Term):
@@ -85,7 +74,7 @@ class Reconstruction(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""
-        return quadratic_error(image(passes, self.rows), passes.clean(self.rows).logits)
+        return mse(image(passes, self.rows), passes.clean(self.rows).logits)
 
 
 def image(passes: Passes, rows: Rows) -> Tensor:
@@ -97,14 +86,12 @@ def objective_of(settings: Settings) -> Objective:
     """The loss of a variant.
 
     >>> list(objective_of(VARIANTS["virtual"]).named_parts())
-    ['reconstruction', 'add_quadratic_error']
+    ['reconstruction', 'add_mse']
     """
     if settings.target is None:
         return Reconstruction()
     target = image if settings.target == "input" else clean_output
-    return Reconstruction() + settings.weight * AdD(
-        target=target, divergence=quadratic_error, rows=ROWS, noise="shared"
-    )
+    return Reconstruction() + settings.weight * AdD(target=target, divergence=mse, rows=ROWS, noise="shared")
 
 
 def trained(
@@ -149,7 +136,7 @@ def hidden_activations(model: Split, images: Tensor) -> Tensor:
 @torch.no_grad()
 def reconstruction_error(model: Split, images: Tensor) -> float:
     """The mean of (x − x̂)² over all values of all images, nothing dropped."""
-    parts = [(quadratic_error(unit_range(x).flatten(1), model(unit_range(x))).sum()) for x in images.split(1000)]
+    parts = [(mse(unit_range(x).flatten(1), model(unit_range(x))).sum()) for x in images.split(1000)]
     return float(sum(parts)) / len(images)
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from advdrop.masks import sample_mask as sample_mask
     from advdrop.models.split import Split as Split
     from advdrop.models.split import cut as cut
+    from advdrop.models.wrap import places as places
+    from advdrop.models.wrap import wrap as wrap
     from advdrop.objectives import AT as AT
     from advdrop.objectives import VAT as VAT
     from advdrop.objectives import AdD as AdD
@@ -65,6 +67,7 @@ _HOME = {
         "sample_mask",
     ],
     "models.split": ["Split", "cut"],
+    "models.wrap": ["places", "wrap"],
     "objectives": [
         "AT",
         "VAT",

@@ -19,7 +19,7 @@ class Batch:
     """One batch of two streams.
 
     Args:
-        x: labelled images, ``(B, ...)``.
+        x: labelled images, or whatever the network takes: floats, or integer tokens, ``(B, ...)``.
         y: their labels, ``(B,)`` of integers.
         u: unlabelled images, ``(U, ...)``; without them the unsupervised terms run on ``x``.
         v: a second view of the same rows as ``u`` (or as ``x`` without ``u``), augmented independently.
@@ -40,7 +40,7 @@ class Batch:
             raise ValueError("a Batch needs labelled images x, unlabelled images u, or both")
         for name in ("x", "u", "v"):
             if (images := getattr(self, name)) is not None:
-                checks.floating(name, images)
+                checks.examples(name, images)
         if (self.x is None) != (self.y is None):
             raise ValueError("a Batch needs labelled images x and their labels y together")
         if self.x is not None and self.y is not None and len(self.x) != len(checks.label_vector(self.y)):

@@ -102,6 +102,14 @@ def floating(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def examples(name: str, tensor: Tensor) -> Tensor:
+    """``tensor`` if it holds floats, or integers that are tokens, and at least one example."""
+    tokens = isinstance(tensor, Tensor) and tensor.dtype in (torch.int32, torch.int64)
+    if tokens and tensor.dim() > 0 and len(tensor) > 0:
+        return tensor
+    return floating(name, tensor)
+
+
 def same_shape(left_name: str, left: Tensor, right_name: str, right: Tensor) -> None:
     """An error that shows both shapes unless they are equal."""
     if left.shape != right.shape:

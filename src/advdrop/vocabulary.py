@@ -7,7 +7,7 @@ from typing import Literal
 Order = Literal["largest", "smallest"]
 Ties = Literal["exact", "dropped"]
 Scale = Literal["inverted", "renormalised", "none"]
-Granularity = Literal["unit", "channel"]
+Granularity = Literal["unit", "channel", "feature"]
 Noise = Literal["independent", "shared"]
 BudgetOf = Literal["layer", "shared"]
 Ball = Literal["linf", "l2"]

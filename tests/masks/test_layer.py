@@ -167,7 +167,17 @@ def test_there_is_no_state_to_save():
     nn.Sequential(AdversarialDropout()).load_state_dict(nn.Sequential(nn.Dropout()).state_dict())
 
 
-@pytest.mark.parametrize("granularity", ["unit", "channel"])
+def test_a_feature_mask_is_the_same_all_along_a_sequence():
+    torch.manual_seed(0)
+    layer = AdversarialDropout(p=0.5, granularity="feature")
+    dropped = layer(torch.ones(3, 7, 40))
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
+    assert not torch.equal(dropped[0], dropped[1])
+    assert torch.equal(layer.eval()(dropped), dropped)
+
+
+@pytest.mark.parametrize("granularity", ["unit", "channel", "feature"])
 @pytest.mark.parametrize("shape", [(3, 4), (2, 1), (2,), (2, 4, 1)])
 def test_a_mask_of_another_shape_is_refused(granularity, shape):
     layer = AdversarialDropout(granularity=granularity)
@@ -213,7 +223,7 @@ def test_repr_shows_the_options():
         ({"delta": 2}, ValueError, r"delta must be in \[0, 1\], got 2"),
         ({"delta": None}, TypeError, r"delta must be a number.*None \(NoneType\)"),
         ({"scale": "half"}, ValueError, "scale must be one of 'inverted', 'renormalised', 'none', got 'half'"),
-        ({"granularity": "row"}, ValueError, "granularity must be one of 'unit', 'channel', got 'row'"),
+        ({"granularity": "row"}, ValueError, "granularity must be one of 'unit', 'channel', 'feature', got 'row'"),
     ],
 )
 def test_options_are_checked(options, error, message):

@@ -16,6 +16,9 @@ from advdrop.masks import mask_shape, sample_mask, scale_mask
         ((8, 16, 5), "channel", (8, 16, 1)),
         ((8, 16, 4, 4), "channel", (8, 16, 1, 1)),
         (torch.Size((2, 3, 4, 5, 6)), "channel", (2, 3, 1, 1, 1)),
+        ((8, 16), "feature", (8, 16)),
+        ((8, 20, 16), "feature", (8, 1, 16)),
+        ((8, 4, 5, 16), "feature", (8, 1, 1, 16)),
     ],
 )
 def test_mask_shape(shape, granularity, expected):
@@ -27,7 +30,7 @@ def test_mask_shape(shape, granularity, expected):
     [
         ((8,), "unit", r"two dimensions, got shape \(8,\)"),
         ((), "channel", r"two dimensions, got shape \(\)"),
-        ((8, 2), "row", r"granularity must be one of 'unit', 'channel', got 'row'"),
+        ((8, 2), "row", r"granularity must be one of 'unit', 'channel', 'feature', got 'row'"),
     ],
 )
 def test_mask_shape_errors(shape, granularity, message):

@@ -49,7 +49,8 @@ class AdversarialDropout(nn.Module):
             KEEP probability, so 0.0 here.
         delta: δ, the share of the units that may be flipped, int(δ·H) of them.
         scale: how a handed mask is scaled, see :func:`advdrop.masks.scale_mask`.
-        granularity: masks of single units, or of whole channels ``(B, C, ...)``.
+        granularity: masks of single ``"unit"``s, of each ``"channel"`` of ``(B, C, ...)``, or of each ``"feature"`` of
+            ``(B, T, F)``, shared over time, as Park et al. (2019) do in recurrent networks.
 
     Shape: any ``(B, *H)`` to the same.
 
@@ -84,8 +85,7 @@ class AdversarialDropout(nn.Module):
                     "AdversarialDropout was run again by a backward pass: activation checkpointing cannot give back "
                     "the mask that an objective handed it; leave the layer out of the checkpointed part"
                 )
-            drop = torch.feature_dropout if self.granularity == "channel" and h.dim() > 2 else F.dropout
-            return drop(h, self.p, self.training)
+            return self._ordinary(h)
         self._handed = True
         mask = hand(self, h)
         expected = mask_shape(h.shape, self.granularity)
@@ -96,6 +96,13 @@ class AdversarialDropout(nn.Module):
                 "than once in a pass has one mask: use one layer for each place"
             )
         return h * mask.to(h.dtype)
+
+    def _ordinary(self, h: Tensor) -> Tensor:
+        """Dropout as it ever was."""
+        if self.granularity == "feature" and h.dim() > 2:
+            return h * F.dropout(h.new_ones(mask_shape(h.shape, "feature")), self.p, self.training)
+        drop = torch.feature_dropout if self.granularity == "channel" and h.dim() > 2 else F.dropout
+        return drop(h, self.p, self.training)
 
     def extra_repr(self) -> str:
         """The options, as they would be typed."""

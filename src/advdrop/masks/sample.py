@@ -17,17 +17,21 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
 def mask_shape(shape: Sequence[int], granularity: Granularity = "unit") -> tuple[int, ...]:
-    """The shape of the mask of an activation: ``(B, *H)``, or ``(B, C, 1, ..., 1)`` for whole channels.
+    """The shape of the mask of an activation.
 
-    >>> mask_shape((8, 16, 4, 4), "channel")
-    (8, 16, 1, 1)
+    ``(B, *H)`` of single units; ``(B, C, 1, ..., 1)`` of whole channels, dimension 1; ``(B, 1, ..., 1, F)`` of
+    features, the last dimension, the same at every place of a sequence.
+
+    >>> mask_shape((8, 16, 4, 4), "channel"), mask_shape((8, 20, 64), "feature")
+    ((8, 16, 1, 1), (8, 1, 64))
     """
     checks.choice("granularity", granularity, GRANULARITIES)
     if len(shape) < 2:
         raise ValueError(f"a mask is (B, *H) with at least two dimensions, got shape {tuple(shape)}")
     if granularity == "unit":
         return tuple(shape)
-    return (shape[0], shape[1]) + (1,) * (len(shape) - 2)
+    ones = (1,) * (len(shape) - 2)
+    return (shape[0], shape[1], *ones) if granularity == "channel" else (shape[0], *ones, shape[-1])
 
 
 def sample_mask(
@@ -42,10 +46,11 @@ def sample_mask(
         like: an activation ``(B, *H)``, whose dtype and device the mask takes, or just its shape.
         p: the DROP probability, as in ``torch.nn.Dropout``.
         generator: where the randomness comes from; the global generator if not given.
-        granularity: one entry per ``"unit"``, or one per ``"channel"`` (dimension 1), broadcast over the rest.
+        granularity: one entry per ``"unit"``, per ``"channel"`` (dimension 1) or per ``"feature"`` (the last
+            dimension), broadcast over the rest.
 
     Returns:
-        ``(B, *H)``, or ``(B, C, 1, ..., 1)`` for channels.
+        The mask, of :func:`mask_shape`.
 
     >>> sample_mask((2, 3), p=0.0)
     tensor([[1., 1., 1.],

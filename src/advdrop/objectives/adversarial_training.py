@@ -51,7 +51,7 @@ class AT(Term):
         """``(B,)``."""
         if not torch.is_grad_enabled():
             raise RuntimeError("AT needs the gradient of the loss; do not call it under torch.no_grad()")
-        x, y = passes.images(self.rows), passes.batch.labels()
+        x, y = passes.perturbable(self.rows), passes.batch.labels()
         loss = cross_entropy(y, passes.clean(self.rows).logits)
         (slope,) = torch.autograd.grad(loss.sum(), x, retain_graph=True)
         direction = slope.sign() if self.norm == "linf" else unit(slope)

@@ -132,7 +132,8 @@ class Passes:
         rows = self._own(rows)
         if rows not in self._images:
             x = self.batch.images(rows)
-            self._images[rows] = x.detach().requires_grad_() if self._input_gradient and rows == "labelled" else x
+            moved = self._input_gradient and rows == "labelled" and x.is_floating_point()
+            self._images[rows] = x.detach().requires_grad_() if moved else x
         return self._images[rows]
 
     def clean(self, rows: Rows) -> Pass:
@@ -144,6 +145,16 @@ class Passes:
             name: PassName = "labelled" if rows == "labelled" else "clean"
             self._clean[rows] = ready.pop() if ready else self._sampled(self._begin(self.images(rows)), name)
         return self._clean[rows]
+
+    def perturbable(self, rows: Rows) -> Tensor:
+        """The same, if it can be moved by a small step."""
+        x = self.images(rows)
+        if not x.is_floating_point():
+            raise TypeError(
+                f"AT and VAT move the input, and {x.dtype} tokens cannot be moved by a little; use VAdD with a layer "
+                "behind the embedding, advdrop.wrap(model, after=...), or give the embedded tokens as input"
+            )
+        return x
 
     def again(self, rows: Rows) -> Pass:
         """f(x', ε's): another pass with other noise and other masks, on the second view where there is one."""

@@ -57,7 +57,7 @@ class VAT(Term):
     def per_example(self, passes: Passes) -> Tensor:
         """``(B,)``."""
         target = passes.clean(self.rows).logits.detach()
-        x = passes.images(self.rows).detach()
+        x = passes.perturbable(self.rows).detach()
         direction = torch.empty_like(x).normal_(generator=passes.generator)
         for _ in range(self.iterations):
             with passes.unnoticed(), torch.enable_grad():

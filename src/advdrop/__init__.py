@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from advdrop.analysis.audit import audit as audit
     from advdrop.analysis.explain import explain as explain
     from advdrop.batch import Batch as Batch
     from advdrop.checks import value_checks as value_checks
@@ -50,6 +51,7 @@ __version__ = "0.1.0"
 
 # `import advdrop` imports no torch: a name is fetched from its module when it is first used.
 _HOME = {
+    "analysis.audit": ["audit"],
     "analysis.explain": ["explain"],
     "batch": ["Batch"],
     "checks": ["value_checks"],

@@ -149,3 +149,28 @@ def test_what_cannot_be_explained_is_told(run, capsys):
         assert main(["explain", *typed]) == 2
         assert message in capsys.readouterr().err
     assert not list(Path().glob("*.svg"))
+
+
+def test_runs_are_audited_side_by_side(run, capsys):
+    typed = ["train", "other", "--dataset", "digits", "--labels", "50", "--updates", "5", "--quiet", "--method", "pi"]
+    assert main(typed) == 0
+    capsys.readouterr()
+    assert main(["audit", str(run), "runs/other", "--images", "30", "--budgets", "1,4", "--draws", "2"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\| units lost \| vadd-kl: worst +\| vadd-kl: random +\| pi: worst", said)
+    assert re.search(r"^\| 4 +\| ", said, re.MULTILINE)
+    ElementTree.parse("audit.svg")
+    assert main(["audit", "runs", "--images", "10", "--budgets", "1", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert {value["name"] for value in values} == {"vadd-kl", "pi"}
+    assert len(values[0]["fewest"]) == 10
+
+
+def test_what_cannot_be_audited_is_told(run, capsys):
+    for typed, message in (
+        ([str(run), "--images", "0"], "--images must be at least 1, got 0"),
+        (["nowhere"], "nowhere is not a run"),
+        ([str(run), "--budgets", "-3"], "budgets"),
+    ):
+        assert main(["audit", *typed]) != 0
+        assert message in capsys.readouterr().err

@@ -191,6 +191,25 @@ class Explain(Command):
     dataset: str | None = Field(None, description="where your own data are now, if not where they were")
 
 
+class Audit(Command):
+    """How fragile networks are to losing units: the worst ones, and random ones.
+
+    Examples:
+      advdrop audit runs/mnist5k-100-vadd-kl-0
+      advdrop audit runs/demo/* --images 200 -o audit.svg
+    """
+
+    runs: CliPositionalArg[list[Folder]] = Field(description="directories of finished runs, side by side in one table")
+    images: int = Field(500, description="test images to look at, the first ones")
+    budgets: list[int] = Field([1, 2, 4, 8, 16, 32, 64], description="numbers of lost units, with commas between them")
+    draws: int = Field(10, description="random masks for each number")
+    out: Folder | None = Field(
+        None, validation_alias=AliasChoices("o", "out"), description="the figure to write (default: audit.svg)"
+    )
+    data_dir: Folder | None = Field(None, description="where the data are now, if not where they were")
+    json_: bool = Field(False, alias="json", description="print JSON: everything, example by example")
+
+
 class DataList(Command):
     """The data sets there are, and whether their files are here."""
 
@@ -254,6 +273,7 @@ class Advdrop(BaseSettings):
     reproduce: CliSubCommand[Reproduce] = Field(description="a table of the paper, beside the paper's numbers")
     report: CliSubCommand[Report] = Field(description="one page of results")
     evaluate: CliSubCommand[Evaluate] = Field(description="measure a finished run again")
+    audit: CliSubCommand[Audit] = Field(description="how fragile networks are to losing units")
     explain: CliSubCommand[Explain] = Field(description="what the mask search does with one image")
     show: CliSubCommand[Show] = Field(description="what runs came to")
     data: CliSubCommand[Data] = Field(description="list, get or check data sets")

@@ -42,6 +42,7 @@ class Line:
         high: the upper edge.
         style: the number of its colour.
         dots: whether every point is marked, and not the last one alone.
+        dashed: whether the line is.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Line:
     high: Sequence[float] = ()
     style: int = 0
     dots: bool = False
+    dashed: bool = False
 
 
 def chart(
@@ -106,7 +108,8 @@ def chart(
             parts.append(f'<polygon class="band s{line.style}" points="{points}"/>')
     for line in lines:
         points = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in zip(line.x, line.y, strict=True))
-        shape = f'<polyline class="curve s{line.style}" points="{points}"/>'
+        kind = "curve dashed" if line.dashed else "curve"
+        shape = f'<polyline class="{kind} s{line.style}" points="{points}"/>'
         marked = range(len(line.x)) if line.dots else [-1]
         dots = "".join(
             f'<circle class="dot s{line.style}" cx="{x_of(line.x[i]):.1f}" cy="{y_of(line.y[i]):.1f}" r="3"/>'

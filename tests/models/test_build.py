@@ -52,7 +52,7 @@ def test_options_arrive():
         ((4, 32, 32), "mlp"),
         ((2, 32, 32), "mlp"),
         ((1, 28, 28), "mnist-cnn"),
-        ((1, 8, 8), "mnist-cnn"),
+        ((1, 8, 8), "mlp"),
         ((1, 64, 64), "mnist-cnn"),
         ((30,), "mlp"),
         ((1,), "mlp"),

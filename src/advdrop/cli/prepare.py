@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from advdrop.cli.options import Recipe
-from advdrop.data.examples import UNLABELLED, DataSet
+from advdrop.data.examples import DataSet
 from advdrop.data.sources import SOURCES, load
 from advdrop.experiments.config import ConfigError, RunConfig, merged, overrides
-from advdrop.experiments.recipes import resolve
+from advdrop.experiments.recipes import recipe as recipe_of
 
 
 def dataset_of(recipe: Recipe, download: bool = True) -> DataSet:
@@ -26,17 +26,15 @@ def config_of(recipe: Recipe, data: DataSet, method: str, seed: int) -> RunConfi
     machine = {"devices": recipe.devices, "nodes": recipe.nodes, "precision": recipe.precision}
     engine: dict[str, Any] = {"engine": {key: value for key, value in machine.items() if value is not None}}
     named = recipe.dataset in SOURCES
-    return resolve(
+    return recipe_of(
+        data,
         recipe.dataset if named else str(Path(recipe.dataset).expanduser().absolute()),
-        shape=data.shape,
-        examples=len(data.train),
         labels=recipe.labels,
         method=method,
         preset=recipe.preset,
         seed=seed,
         updates=recipe.updates,
         data_dir=recipe.data_dir.absolute() if recipe.data_dir is not None else None,
-        half_labelled=bool((data.train.y == UNLABELLED).any()),
         settings=merged(engine, settings),
     )
 

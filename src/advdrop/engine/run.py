@@ -50,7 +50,7 @@ class StoppedError(RuntimeError):
 
 def train(
     config: RunConfig,
-    path: Path,
+    path: Path | str,
     *,
     resume: bool = False,
     force: bool = False,
@@ -81,7 +81,7 @@ def train(
         if data is not None
         else load(config.dataset, config.data_dir, download=not resume, progress=progress and main)
     )
-    run = RunDirectory.open(path) if resume else RunDirectory(Path(path))
+    run = RunDirectory.open(Path(path)) if resume else RunDirectory(Path(path))
     config = as_begun(config, run.config) if resume else chosen(config, data.shape, progress and main)
     keep_freed_memory()
     own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from advdrop.data.examples import UNLABELLED, DataSet
 from advdrop.experiments.config import ConfigError, RunConfig, merged, parse_method
 from advdrop.models.build import default_network
 from advdrop.presets import PRESETS, Preset
@@ -131,6 +132,23 @@ def resolve(
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     length = {"training": {"updates": updates}} if updates is not None else {}
     return RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir}))
+
+
+def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConfig:
+    """The whole configuration of a run on a data set that is at hand.
+
+    Args:
+        data: as ``advdrop.data.load`` gives it.
+        dataset: its name or path for the record, if not its own name.
+        options: those of :func:`resolve`, such as ``method``, ``labels``, ``updates``, ``seed`` and ``settings``.
+    """
+    return resolve(
+        dataset or data.name,
+        shape=data.shape,
+        examples=len(data.train),
+        half_labelled=bool((data.train.y == UNLABELLED).any()),
+        **options,
+    )
 
 
 def own_data(shape: Sequence[int]) -> Values:

@@ -1,0 +1,27 @@
+"""A folder of images: train/CLASS/*.png, test/CLASS/*.png, and unlabelled/*.png, which count as well."""
+
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from advdrop.data import load
+from advdrop.engine import train
+from advdrop.experiments.recipes import recipe
+
+with tempfile.TemporaryDirectory() as place:
+    folder = Path(place) / "digits"  # made here, so that there is one; yours is on your disk
+    for number, (picture, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
+        part = "test" if number >= 1500 else "train" if number < 100 else "unlabelled"
+        where = folder / (f"{part}/digit{label}" if part != "unlabelled" else part)
+        where.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((picture.reshape(8, 8) * 15.9).astype("uint8")).save(where / f"{number}.png")
+
+    data = load(folder)
+    print(
+        f"{len(data.train)} training images of {data.shape}, {len(data.classes)} classes, {len(data.test)} for testing"
+    )
+    config = recipe(data, str(folder), method="vadd-kl", labels="all", updates=300)
+    result = train(config, Path(place) / "run", data=data)
+    print(f"{result['test_error_percent']:.1f} % test error")

@@ -22,7 +22,7 @@ import search
 import step
 from advdrop.report.collect import collect
 from advdrop.report.diagram import passes
-from advdrop.report.formats import markdown
+from advdrop.report.formats import main_table, markdown
 from advdrop.report.studies import measurements, studies_of
 from advdrop.report.svg import standalone
 from measure import rows_of
@@ -50,6 +50,9 @@ def filled(text: str, results: Path = ROOT / "results") -> str:
     def made(found: re.Match[str]) -> str:
         if found[1] == "ledger":
             return f"<!-- ledger -->\n{markdown(collect([results]))}<!-- /ledger -->"
+        if found[1] == "table1":
+            [short] = [table for table in collect([results / "table1"]) if table.protocol == "short"]
+            return f"<!-- table1 -->\n{main_table(short)}\n<!-- /table1 -->"
         if found[1] == "studies":
             return f"<!-- studies -->\n{markdown([], studies_of(measurements(results)))}<!-- /studies -->"
         record, table = TABLES[found[1]]

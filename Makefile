@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.up-to-date
 
-.PHONY: setup test lint bench demo clean
+.PHONY: setup test lint bench demo docs clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up .venv (a few minutes the first time: torch is large) ..."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
-	  --constraint constraints.txt --editable '.[train,cluster,tensorboard,examples,dev]'
+	  --constraint constraints.txt --editable '.[train,cluster,sklearn,tensorboard,examples,docs,dev]'
 	@touch $@
 
 test: setup
@@ -37,5 +37,9 @@ bench: setup
 demo: setup
 	$(BIN)/advdrop compare --methods dropout,pi,vadd-kl --labels 100 --seeds 1 --out runs/demo
 
+docs: setup
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "the pages are in docs/_build/html/index.html"
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

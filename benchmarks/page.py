@@ -17,6 +17,7 @@ from typing import Any
 import accuracy
 import depth
 import engine
+import flips
 import scaling
 import search
 import step
@@ -41,6 +42,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-measured": ("depth", lambda rows: depth.table(rows, "measured")),
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
+    "flips": ("flips", flips.table),
 }
 
 

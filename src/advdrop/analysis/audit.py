@@ -19,6 +19,7 @@ from advdrop import checks
 from advdrop.masks import AdversarialDropout, handing
 from advdrop.masks.sample import mask_shape
 from advdrop.models.split import Hidden, cut
+from advdrop.modes import evaluating
 from advdrop.report.audited import Audit
 
 BUDGETS = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -81,7 +82,7 @@ def audit(
     generator = torch.Generator().manual_seed(seed)
     whole = Found()
     random = [0.0] * len(allowed)
-    with _evaluating(model):
+    with evaluating(model), _constant(model):
         split = cut(model)
         exact = affine(split.upper)
         for x, y in data:
@@ -309,14 +310,12 @@ def affine(module: nn.Module) -> bool:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    frozen = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    model.eval().requires_grad_(False)
+def _constant(model: nn.Module) -> Iterator[None]:
+    """Inside the block no parameter wants a gradient."""
+    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    model.requires_grad_(False)
     try:
         yield
     finally:
-        for module, training in modes.items():
-            module.training = training
-        for parameter, wanted in frozen.items():
-            parameter.requires_grad = wanted
+        for parameter, before in wanted.items():
+            parameter.requires_grad = before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from advdrop import checks
 from advdrop.batch import Batch
 from advdrop.masks import AdversarialDropout, Masks
+from advdrop.modes import evaluating
 from advdrop.objectives import AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_dropout import Searched
 from advdrop.objectives.passes import Passes
@@ -61,7 +61,8 @@ def explain(
     chosen = term or (VAdD(delta=delta, noise="shared") if target == "output" else SAdD(delta=delta))
     chosen = replace(chosen, rows="labelled")
     batch = Batch(x[None], torch.tensor([label or 0], device=x.device))
-    with _only_masks_are_random(model, layers[0]):
+    with evaluating(model):
+        layers[0].train()  # the mask is all that is random
         passes = Passes(model, batch, derived_generator(seed, "explain", device=x.device), (), measure=True)
         found = chosen.searched(passes)
         with torch.no_grad():
@@ -93,18 +94,6 @@ def _masks(found: Searched) -> Iterator[Masks]:
     yield tuple(torch.ones_like(mask) for mask in found.masks)
     yield found.clean.scale(found.clean.masks)
     yield found.clean.scale(found.masks)
-
-
-@contextmanager
-def _only_masks_are_random(model: nn.Module, layer: AdversarialDropout) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    layer.train()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _image(x: Tensor) -> list[list[float]]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from advdrop.masks import AdversarialDropout
+from advdrop.modes import evaluating
 from advdrop.vocabulary import Granularity, Scale
 from advdrop.words import did_you_mean
 
@@ -203,14 +204,14 @@ def places(model: nn.Module, *given: Any, **named: Any) -> list[Place]:
     2: Linear, 2 units (2,)
     """
     found: dict[str, Place] = {}
-    with _watched(model, found), torch.no_grad():
+    with evaluating(model), _watched(model, found), torch.no_grad():
         model(*given, **named)
     return list(found.values())
 
 
 @contextmanager
 def _watched(model: nn.Module, found: dict[str, Place]) -> Iterator[None]:
-    """Inside the block each module notes what it returns; the model is in evaluation mode meanwhile."""
+    """Inside the block each module notes what it returns."""
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def note(module: nn.Module, given: Any, output: Any) -> None:
@@ -222,16 +223,12 @@ def _watched(model: nn.Module, found: dict[str, Place]) -> Iterator[None]:
 
         return note
 
-    modes = {module: module.training for module in model.modules()}
     hooks = [module.register_forward_hook(watch(name)) for name, module in model.named_modules() if name]
-    model.eval()
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-        for module, training in modes.items():
-            module.training = training
 
 
 def _first_tensor(output: Any) -> tuple[Part, Tensor | None]:

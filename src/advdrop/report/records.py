@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,8 @@ class Sealed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     digest: str = ""
+    columns: ClassVar[str]
+    """The field that has lists of numbers, each of which becomes a line of the file."""
 
     def sealed(self) -> Self:
         """The same with its digest."""
@@ -45,6 +47,14 @@ class Sealed(BaseModel):
         if self.digest != self.computed_digest():
             yield "its digest is not that of its content: it was changed after the run"
 
+    def dump(self) -> str:
+        """The text of its file."""
+        values = self.model_dump(mode="json")
+        columns = values.pop(self.columns)
+        text = json.dumps(values, indent=1, ensure_ascii=False)
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(column)}" for key, column in columns.items())
+        return f'{text[:-2]},\n "{self.columns}": {{\n{lines}\n }}\n}}\n'
+
 
 class Record(Sealed):
     """A finished run.
@@ -52,6 +62,8 @@ class Record(Sealed):
     ``curve`` has a list for each metric, with an entry for each epoch (None where it was not measured); ``config`` is
     the whole configuration but for the folder of the data.
     """
+
+    columns: ClassVar[str] = "curve"
 
     format: Literal["advdrop record 1"] = "advdrop record 1"
     suite: str | None = Field(None, description="None for a run that belongs to no suite")
@@ -114,14 +126,6 @@ class Record(Sealed):
         wrong = self.test_error_percent / 100 * self.test_images
         if abs(wrong - round(wrong)) > 1e-4:
             yield f"{self.test_error_percent} % of {self.test_images} images is no whole number of images"
-
-    def dump(self) -> str:
-        """The text of its file."""
-        values = self.model_dump(mode="json")
-        curve = values.pop("curve")
-        text = json.dumps(values, indent=1, ensure_ascii=False)
-        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(column)}" for key, column in curve.items())
-        return f'{text[:-2]},\n "curve": {{\n{lines}\n }}\n}}\n'
 
 
 def read_record(path: Path) -> Record:

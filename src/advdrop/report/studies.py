@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +23,8 @@ class Measurement(Sealed):
     ``numbers`` are what tables and claims are made of, ``series`` what is drawn; a picture is packed by
     ``advdrop.analysis.features.packed`` and has ``shape``.
     """
+
+    columns: ClassVar[str] = "series"
 
     format: Literal["advdrop measurement 1"] = "advdrop measurement 1"
     study: str
@@ -46,14 +47,6 @@ class Measurement(Sealed):
     def name(self) -> str:
         """For example ``autoencoder mnist dropout seed 0``."""
         return f"{self.study} {self.dataset} {self.row} seed {self.seed}"
-
-    def dump(self) -> str:
-        """The text of its file."""
-        values = self.model_dump(mode="json")
-        series = values.pop("series")
-        text = json.dumps(values, indent=1, ensure_ascii=False)
-        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(column)}" for key, column in series.items())
-        return f'{text[:-2]},\n "series": {{\n{lines}\n }}\n}}\n'
 
     def same(self, other: Measurement) -> bool:
         """Whether another one found the same."""

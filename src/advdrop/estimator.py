@@ -82,7 +82,7 @@ class Table(NamedTuple):
     weights: Tensor
 
 
-class _AdversarialDropoutNetwork(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no types
+class _AdversarialDropoutNetwork(BaseEstimator, ABC):
     """What the classifier and the regressor have in common."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -299,7 +299,7 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):  # type: ignore[misc]  # s
             print(text)
 
 
-class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):  # type: ignore[misc]
+class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
     """A multilayer perceptron with adversarial dropout, for tables of which some rows may have no label.
 
     Args:
@@ -339,7 +339,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
 
     _losses = (cross_entropy, kl)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from the rows of X; those whose y is -1 have no label.
 
         Args:
@@ -352,7 +352,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
         self.classes_ = self._found(labels[labelled])
         return self._fit(x, labels, labelled, sample_weight, len(self.classes_))
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One epoch more on these rows.
 
         Args:
@@ -371,12 +371,12 @@ class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
             raise ValueError(f"y has the label {unknown[0]!r}, which is not among the classes {self.classes_.tolist()}")
         return self._partial_fit(x, labels, labelled, sample_weight, len(self.classes_))
 
-    def predict(self, X: Any) -> Array:  # noqa: N803
+    def predict(self, X: Any) -> Array:
         """The most probable class of each row."""
         best = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
-    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+    def predict_proba(self, X: Any) -> Array:
         """The probability of each class, ``(N, C)``, in the order of ``classes_``."""
         check_is_fitted(self)
         x = validate_data(self, X, reset=False, dtype=np.float64)
@@ -384,17 +384,17 @@ class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
         shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
-    def predict_log_proba(self, X: Any) -> Array:  # noqa: N803
+    def predict_log_proba(self, X: Any) -> Array:
         """The logarithm of the probabilities."""
         return np.log(self.predict_proba(X))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy; every row must have a label."""
         if not _has_label(np.asarray(y)).all():
             raise ValueError("a score needs the label of every row, and y has -1 among them; leave those rows out")
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 
-    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array, Array]:  # noqa: N803
+    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array, Array]:
         x, labels = validate_data(self, X, y, reset=reset, dtype=np.float64, ensure_min_samples=1)
         labels = column_or_1d(labels, warn=True)
         labelled = _has_label(labels)
@@ -426,7 +426,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
         return float(accuracy_score(y, self.classes_[outputs.argmax(axis=1)]))
 
 
-class AdversarialDropoutRegressor(RegressorMixin, _AdversarialDropoutNetwork):  # type: ignore[misc]
+class AdversarialDropoutRegressor(RegressorMixin, _AdversarialDropoutNetwork):
     """The same for numbers: y is nan in rows without one. The target is standardised inside.
 
     Takes the parameters and has the attributes of :class:`AdversarialDropoutClassifier`, but for the classes; the
@@ -440,7 +440,7 @@ class AdversarialDropoutRegressor(RegressorMixin, _AdversarialDropoutNetwork):  
 
     _losses = (mse, mse)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from the rows of X; those whose y is nan have no target.
 
         Args:
@@ -453,7 +453,7 @@ class AdversarialDropoutRegressor(RegressorMixin, _AdversarialDropoutNetwork):  
         self._measure(targets[labelled])
         return self._fit(x, targets, labelled, sample_weight, 1)
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """One epoch more on these rows."""
         self._validate_params()
         first = not hasattr(self, "network_")
@@ -462,12 +462,12 @@ class AdversarialDropoutRegressor(RegressorMixin, _AdversarialDropoutNetwork):  
             self._measure(targets[labelled])
         return self._partial_fit(x, targets, labelled, sample_weight, 1)
 
-    def predict(self, X: Any) -> Array:  # noqa: N803
+    def predict(self, X: Any) -> Array:
         """The prediction for each row, ``(N,)``."""
         check_is_fitted(self)
         return self._unscaled(self._outputs(validate_data(self, X, reset=False, dtype=np.float64)))
 
-    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array, Array]:  # noqa: N803
+    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array, Array]:
         x = validate_data(self, X, reset=reset, dtype=np.float64)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")

@@ -181,7 +181,7 @@ def fit(
 
     min_w Σ_i max (y_i − x̃_iᵀw)², where x̃_i is x_i with k of its inputs dropped at most (adversarial dropout), or
     moved by δ at most in every input (adversarial training). Both are convex quadratic programs, solved by an
-    interior-point method. It takes seconds for a thousand examples of ten features; its memory grows with N·D².
+    interior-point method. It takes seconds for some hundred examples of ten features; its memory grows with N·D².
 
     Args:
         x: ``(N, D)``. Bring the features to one scale first, as for lasso or ridge: δ is in their units, and what is

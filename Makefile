@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.up-to-date
 
-.PHONY: setup test lint bench demo docs clean
+.PHONY: setup test lint bench demo docs dist clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -40,6 +40,9 @@ demo: setup
 docs: setup
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "the pages are in docs/_build/html/index.html"
+
+dist: setup
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 clean:
 	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -97,7 +97,14 @@ def __getattr__(name: str) -> Any:
         return import_module(f"advdrop.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'advdrop' has no attribute {name!r}")
-    return getattr(import_module(f"advdrop.{_MODULE_OF[name]}"), name)
+    try:
+        return getattr(import_module(f"advdrop.{_MODULE_OF[name]}"), name)
+    except ModuleNotFoundError as error:
+        if _MODULE_OF[name] != "estimator" or (error.name or "advdrop").startswith("advdrop"):
+            raise
+        raise ImportError(
+            f"{name} needs {error.name}, which is not installed; pip install 'advdrop[sklearn]'"
+        ) from None
 
 
 def __dir__() -> list[str]:

@@ -10,10 +10,9 @@ import copy
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import ceil
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,59 +26,16 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from advdrop.batch import Batch, Rows
 from advdrop.divergences import Divergence, cross_entropy, kl, mse
 from advdrop.masks import AdversarialDropout
 from advdrop.models.mlp import mlp
-from advdrop.objectives import VAdD
-from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes
-from advdrop.randomness import borrowed_noise, derived_generator, derived_seed, seed_noise
-from advdrop.schedules import Ramp, ramp_down
+from advdrop.randomness import borrowed_noise, derived_seed, seed_noise
+from advdrop.tabular import ANNEALED, Table, Training
 
 Array = npt.NDArray[Any]
 
 UNLABELLED = -1
 """The label of a row without one."""
-ANNEALED = 0.3
-"""The share of the training, its last, over which the learning rate goes to zero."""
-
-
-@final
-@dataclass(kw_only=True)
-class LabelledLoss(Term):
-    """w_i D[y_i, f(x_i, εs)], the supervised loss, for targets of any kind and rows that count more or less.
-
-    Args:
-        divergence: D.
-        targets: y of the rows of this step, ``(B, ...)``.
-        weights: w, ``(B,)``.
-    """
-
-    divergence: Divergence
-    targets: Tensor = field(default_factory=lambda: torch.empty(0))
-    weights: Tensor = field(default_factory=lambda: torch.empty(0))
-    rows: Rows = "labelled"
-
-    def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
-        return self.weights * self.divergence(self.targets, passes.clean(self.rows).logits)
-
-
-class Table(NamedTuple):
-    """What a network is trained on.
-
-    Args:
-        x: all rows, ``(N, D)``.
-        labelled: the numbers of those that have a label, ``(L,)``.
-        targets: what they should become, ``(L, ...)``.
-        weights: how much they count, ``(L,)``, 1 on average.
-    """
-
-    x: Tensor
-    labelled: Tensor
-    targets: Tensor
-    weights: Tensor
 
 
 class _AdversarialDropoutNetwork(BaseEstimator, ABC):
@@ -141,6 +97,16 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
         self.verbose = verbose
         self.device = device
 
+    @property
+    def loss_curve_(self) -> list[float]:
+        """The mean loss of each epoch."""
+        return self._training.losses
+
+    @property
+    def n_iter_(self) -> int:
+        """The epochs that were trained."""
+        return len(self._training.losses)
+
     @abstractmethod
     def _targets(self, y: Array) -> Tensor:
         """Labels as the loss takes them."""
@@ -168,7 +134,7 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
         table = self._table(x[kept], y[kept], labelled[kept], weights)
         best, since = self.network_.state_dict(), 0
         for epoch in range(self.max_iter):
-            loss = self._epoch(table, epoch / self.max_iter, (epoch + 1) / self.max_iter)
+            loss = self._training.epoch(table, epoch / self.max_iter, (epoch + 1) / self.max_iter)
             if len(held):
                 score = self._validation_score(y[held], self._outputs(x[held]))
                 since = 0 if score > self.best_validation_score_ else since + 1
@@ -186,13 +152,13 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
         if not hasattr(self, "network_"):
             self._start(x, outputs)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
-        loss = self._epoch(self._table(x, y, labelled, weights), 1 - ANNEALED, 1 - ANNEALED)
+        loss = self._training.epoch(self._table(x, y, labelled, weights), 1 - ANNEALED, 1 - ANNEALED)
         self._tell(self.n_iter_, loss)
         return self
 
     def _start(self, x: Array, outputs: int) -> None:
         """A new network, its optimiser, and the scale of the features."""
-        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         sizes = [int(size) for size in np.atleast_1d(self.hidden_layer_sizes)]
         self._mean, self._scale = np.zeros(x.shape[1]), np.ones(x.shape[1])
         if self.standardise:
@@ -201,12 +167,18 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
             self._scale = np.where(constant, 1.0, spread)
         device = torch.device(self.device)
         with borrowed_noise(device):
-            seed_noise(device, derived_seed(self._seed, "initialisation"))
+            seed_noise(device, derived_seed(seed, "initialisation"))
             layer = AdversarialDropout(p=float(self.p), delta=float(self.delta))
             self.network_ = mlp(layer, (x.shape[1],), outputs, hidden=sizes).to(device)
-        self._optimiser = torch.optim.Adam(self.network_.parameters(), lr=self.learning_rate)
-        self.n_iter_ = 0
-        self.loss_curve_: list[float] = []
+        self._training = Training(
+            self.network_,
+            *self._losses,
+            weight=float(self.weight),
+            ramp=float(self.ramp),
+            batch_size=int(self.batch_size),
+            learning_rate=float(self.learning_rate),
+            seed=seed,
+        )
         self.best_validation_score_ = -np.inf
 
     def _held_back(self, y: Array, rows: Array) -> Array:
@@ -217,7 +189,7 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
                 f"early_stopping would hold back {count} of {len(rows)} labelled rows; label more, or leave it out"
             )
         strata = self._strata(y[rows], count)
-        chosen: Array = train_test_split(rows, test_size=count, random_state=self._seed, stratify=strata)[1]
+        chosen: Array = train_test_split(rows, test_size=count, random_state=self._training.seed, stratify=strata)[1]
         return chosen
 
     def _strata(self, y: Array, count: int) -> Array | None:
@@ -237,48 +209,6 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
 
     def _scaled(self, x: Array) -> Tensor:
         return torch.as_tensor((x - self._mean) / self._scale, dtype=torch.float32)
-
-    def _epoch(self, table: Table, begin: float, end: float) -> float:
-        """A pass over all rows: the mean loss of its updates.
-
-        Args:
-            table: the rows.
-            begin: the share of the training that is done before.
-            end: the share that is done then.
-        """
-        x, labelled, targets, weights = table
-        supervised, adversarial = self._losses
-        loss = LabelledLoss(divergence=supervised)
-        objective = loss + Ramp(float(self.weight), over=float(self.ramp)) * VAdD(
-            divergence=adversarial, noise="shared"
-        )
-        order = derived_generator(self._seed, "order", self.n_iter_)
-        masks = derived_generator(self._seed, "masks", self.n_iter_, device=x.device)
-        updates, size = ceil(len(x) / self.batch_size), min(self.batch_size, len(labelled))
-        turns = ceil(updates * size / len(labelled))
-        chosen = torch.cat([torch.randperm(len(labelled), generator=order) for _ in range(turns)]).to(x.device)
-        others = torch.randperm(len(x), generator=order).to(x.device) if len(labelled) < len(x) else None
-        self.network_.train()
-        total = torch.zeros((), device=x.device)
-        for update in range(updates):
-            progress = begin + (end - begin) * update / updates
-            rows = chosen[update * size : (update + 1) * size]
-            loss.targets, loss.weights = targets[rows], weights[rows]
-            nobody = torch.zeros_like(rows)  # the labels are in the term
-            unlabelled = None if others is None else x[others[update * self.batch_size :][: self.batch_size]]
-            found = objective(
-                self.network_, Batch(x[labelled[rows]], nobody, unlabelled), progress=progress, generator=masks
-            )
-            for group in self._optimiser.param_groups:
-                group["lr"] = self.learning_rate * ramp_down(progress, ANNEALED)
-            self._optimiser.zero_grad()
-            found.total.backward()
-            self._optimiser.step()
-            total += found.total.detach()
-        self.n_iter_ += 1
-        mean = float(total) / updates
-        self.loss_curve_.append(mean)
-        return mean
 
     @torch.no_grad()
     def _outputs(self, x: Array) -> Array:

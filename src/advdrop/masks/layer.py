@@ -86,7 +86,8 @@ class AdversarialDropout(nn.Module):
                     "the mask that an objective handed it; leave the layer out of the checkpointed part"
                 )
             return self._ordinary(h)
-        self._handed = True
+        if not self._handed:  # a module's attributes are slow to set
+            self._handed = True
         mask = hand(self, h)
         expected = mask_shape(h.shape, self.granularity)
         if tuple(mask.shape) != expected:

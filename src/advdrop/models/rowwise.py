@@ -30,6 +30,8 @@ NOISY: frozenset[type[nn.Module]] = frozenset(
 )
 """Modules that treat each row by itself and, in training, draw noise for every row."""
 
+KNOWN = CONTAINERS | STILL | NOISY
+
 
 def by_rows(*modules: nn.Module) -> bool:
     """Whether each row of the output is known to depend on that row of the input alone.
@@ -74,7 +76,7 @@ def beginning(under: nn.Module) -> tuple[nn.Module, nn.Module]:
 def _known(module: nn.Module) -> bool:
     hooked = module._forward_hooks or module._forward_pre_hooks
     by_its_dimension = getattr(module, "start_dim", 1) == 1  # of nn.Flatten: from 0 on it would take in the rows
-    return type(module) in CONTAINERS | STILL | NOISY and not hooked and by_its_dimension
+    return type(module) in KNOWN and not hooked and by_its_dimension
 
 
 def _draws(module: nn.Module) -> bool:

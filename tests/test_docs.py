@@ -57,3 +57,13 @@ def test_the_pages_build_without_a_warning(tmp_path):
         links |= {link.split("#")[0] for link in re.findall(r'href="([^":]+)"', page.read_text())}
     missing = [link for link in links if link and not (tmp_path / "html" / link.split("?")[0]).exists()]
     assert missing == []
+
+
+def test_what_the_paper_is_called_here_exists():
+    from advdrop import masks, models
+
+    known = {name for module in (advdrop, masks, models) for name in dir(module)}
+    section = (DOCS / "method.md").read_text().split("## From the paper to the code")[1].split("\n## ")[0]
+    names = set(re.findall(r"\b([A-Za-z_]+)\(", section))
+    assert len(names) > 15
+    assert names <= known

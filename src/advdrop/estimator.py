@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import ceil
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
@@ -48,7 +48,7 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
         "weight": [Interval(Real, 0, None, closed="left")],
         "ramp": [Interval(Real, 0, 1, closed="both")],
         "standardise": ["boolean"],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "early_stopping": ["boolean"],
@@ -66,12 +66,12 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
         self,
         hidden_layer_sizes: int | Sequence[int] = (128,),
         *,
-        p: float = 0.5,
+        p: float = 0.2,
         delta: float = 0.05,
         weight: float = 1.0,
         ramp: float = 0.3,
         standardise: bool = True,
-        batch_size: int = 64,
+        batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 0.003,
         max_iter: int = 200,
         early_stopping: bool = False,
@@ -175,7 +175,7 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
             *self._losses,
             weight=float(self.weight),
             ramp=float(self.ramp),
-            batch_size=int(self.batch_size),
+            batch_size=_batch_size(len(x)) if self.batch_size == "auto" else int(self.batch_size),
             learning_rate=float(self.learning_rate),
             seed=seed,
         )
@@ -240,7 +240,8 @@ class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
         weight: λ, how much the adversarial term counts at most. 0 is ordinary dropout.
         ramp: the share of the training, its first, over which λ grows.
         standardise: whether to bring all features to mean 0 and standard deviation 1 first.
-        batch_size: labelled rows of an update at most, and as many others.
+        batch_size: labelled rows of an update at most, and as many others. ``"auto"``: an eighth of the rows, 200 at
+            most, so that a small table has updates enough.
         learning_rate: of Adam; it goes to zero over the last 30 % of the training.
         max_iter: epochs. An epoch is a pass over all rows, labelled or not.
         early_stopping: whether to hold back some labelled rows, and to keep the network that does best on them.
@@ -422,6 +423,11 @@ class AdversarialDropoutRegressor(RegressorMixin, _AdversarialDropoutNetwork):
 
     def _validation_score(self, y: Array, outputs: Array) -> float:
         return float(r2_score(y, self._unscaled(outputs)))
+
+
+def _batch_size(rows: int) -> int:
+    """Eight updates an epoch, or more."""
+    return min(200, ceil(rows / 8))
 
 
 def _has_label(y: Array) -> Array:

@@ -52,19 +52,19 @@ def test_a_cell_has_the_papers_number_and_the_gap_to_it(suite):
     assert entry.summary == (pytest.approx(5.2), pytest.approx(0.2), 3)
     # 0.2²/3 = 0.0133333 (2 free) and, from five repetitions, 0.2²/5 = 0.008 (4 free): 0.0213333² / (8.88889e-5 +
     # 1.6e-5) = 4.3390 degrees of freedom, t = 2.6921; sqrt(0.0213333) = 0.146059. Their product is 0.3932.
-    assert entry.gap == (pytest.approx(0.1), pytest.approx(0.3932, abs=2e-4))
+    assert entry.gap == (pytest.approx(0.1), pytest.approx(0.3932, abs=2e-4), 3)
 
 
 def test_a_number_without_a_spread_in_the_paper_is_taken_for_exact(suite):
     runs = [run_of(suite, "dropout", seed, (50.0, last)) for seed, last in enumerate((12.0, 12.2, 12.4))]
     (table,) = tables(suite, *runs)
     # 4.302653 · 0.2/sqrt(3)
-    assert table.entries["dropout", "20"].gap == (pytest.approx(-0.16), pytest.approx(0.496828, abs=1e-6))
+    assert table.entries["dropout", "20"].gap == (pytest.approx(-0.16), pytest.approx(0.496828, abs=1e-6), 3)
 
 
 def test_a_single_run_has_a_gap_without_an_interval(suite):
     (table,) = tables(suite, run_of(suite, "pi", 0, (50.0, 5.0)))
-    assert table.entries["pi", "20"].gap == (pytest.approx(-0.1), None)
+    assert table.entries["pi", "20"].gap == (pytest.approx(-0.1), None, 1)
 
 
 def test_a_quoted_row_has_the_papers_number_and_none_of_ours(suite):

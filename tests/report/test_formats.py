@@ -173,7 +173,11 @@ def test_json_has_the_numbers(results):
     cell = {(cell["row"], cell["column"]): cell for cell in found["cells"]}
     assert cell["pi", "20"]["paper"] == {"mean": 5.1, "std": 0.2, "bold": True}
     assert cell["pi", "20"]["here"] == {"mean": 4.0, "std": 0.0, "n": 3}
-    assert cell["pi", "20"]["gap"] == {"mean": pytest.approx(-1.1), "margin": pytest.approx(0.2483, abs=1e-4)}
+    assert cell["pi", "20"]["gap"] == {
+        "mean": pytest.approx(-1.1),
+        "margin": pytest.approx(0.2483, abs=1e-4),
+        "runs": 3,
+    }
     assert cell["pi", "20"]["records"] == [record.digest for record in results[0].entries["pi", "20"].records]
     assert cell["dropout", "20"]["here"] is None
     assert cell["vadd", "20"]["equal_cost"] == 50.0

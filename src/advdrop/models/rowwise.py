@@ -33,13 +33,30 @@ NOISY: frozenset[type[nn.Module]] = frozenset(
 KNOWN = CONTAINERS | STILL | NOISY
 
 
+def parts(module: nn.Module) -> list[nn.Module]:
+    """The module and all inside it, each once, in no order: what ``modules()`` gives, several times as fast.
+
+    Every step asks for them, and in a small network that shows.
+
+    >>> shared = nn.Linear(2, 2)
+    >>> len(parts(nn.Sequential(shared, nn.ReLU(), shared)))
+    3
+    """
+    found, left = {module}, [module]
+    while left:
+        inner = {child for child in left.pop()._modules.values() if child is not None} - found
+        found |= inner
+        left.extend(inner)
+    return list(found)
+
+
 def by_rows(*modules: nn.Module) -> bool:
     """Whether each row of the output is known to depend on that row of the input alone.
 
     >>> by_rows(nn.Sequential(nn.Linear(4, 8), nn.ReLU())), by_rows(nn.Sequential(nn.BatchNorm1d(4)))
     (True, False)
     """
-    return all(_known(part) for module in modules for part in module.modules())
+    return all(_known(part) for module in modules for part in parts(module))
 
 
 def still(module: nn.Module) -> bool:
@@ -48,7 +65,7 @@ def still(module: nn.Module) -> bool:
     >>> still(nn.Linear(4, 8)), still(nn.Dropout(0.5)), still(nn.Dropout(0.5).eval())
     (True, False, True)
     """
-    return all(_known(part) and not _draws(part) for part in module.modules())
+    return all(_known(part) and not _draws(part) for part in parts(module))
 
 
 def beginning(under: nn.Module) -> tuple[nn.Module, nn.Module]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from advdrop.batch import Batch, Rows
 from advdrop.masks import AdversarialDropout, Masks, handing, sample_mask, scale_mask
 from advdrop.masks.layer import Hand
-from advdrop.models.rowwise import beginning, by_rows, still
+from advdrop.models.rowwise import beginning, by_rows, parts, still
 from advdrop.models.split import Hidden, cut
 from advdrop.randomness import NoiseState, borrowed_noise, mask_generator, noise_state
 from advdrop.statistics import MOVING, PASSES, frozen_statistics
@@ -125,7 +125,7 @@ class Passes:
         self._replayed = replayed
         self._ready: defaultdict[Ahead, list[Pass]] = defaultdict(list)
         self._under_ready: defaultdict[Rows, list[Hidden]] = defaultdict(list)
-        self._norms = [module for module in model.modules() if hasattr(module, "track_running_stats")]
+        self._norms = [module for module in parts(model) if hasattr(module, "track_running_stats")]
 
     def images(self, rows: Rows) -> Tensor:
         """The input of the clean pass; a leaf that requires a gradient if a term asked for one."""
@@ -254,7 +254,7 @@ class Passes:
         """Whether the rows of one batch can be those of several passes, and nobody would miss a pass's own noise."""
         upper = self.split.upper
         replays = self._replayed == "all" or (self._replayed == "upper" and not still(upper))
-        changes = any(getattr(module, "inplace", False) for module in upper.modules())
+        changes = any(getattr(module, "inplace", False) for module in parts(upper))
         return not (replays or changes or self._input_gradient) and by_rows(self._rest, upper)
 
     def _own(self, rows: Rows) -> Rows:
@@ -265,7 +265,7 @@ class Passes:
         return self.batch.v if seen_twice and self.batch.v is not None else self.batch.images(rows)
 
     def _statistics(self, name: PassName) -> AbstractContextManager[None]:
-        return nullcontext() if name in self.moving else frozen_statistics(*self._norms)
+        return frozen_statistics(*self._norms) if self._norms and name not in self.moving else nullcontext()
 
 
 def _p(layer: AdversarialDropout) -> float:

@@ -81,7 +81,7 @@ def _pair(results: Results, column: str, one: str, other: str) -> str:
 def _numbers(comparison: Comparison) -> str:
     found = comparison.found
     if found.difference.margin is None:
-        return f"difference {found.difference.mean:+.2f} in a single run"
+        return f"difference {found.difference.mean:+.2f} {found.difference.many}"
     text = f"difference {found.difference.mean:+.2f} ± {found.difference.margin:.2f}, n = {found.n}"
     return text if comparison.holm_p is None else f"{text}, p: {p_value(comparison.holm_p)}"
 

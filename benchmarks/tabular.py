@@ -20,7 +20,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
@@ -59,6 +59,7 @@ DATASETS: dict[str, Callable[[], Data]] = {
     "digits": lambda: load_digits(return_X_y=True),
     "wine": lambda: load_wine(return_X_y=True),
     "breast cancer": lambda: load_breast_cancer(return_X_y=True),
+    "iris": lambda: load_iris(return_X_y=True),
     "covtype-like": covtype_like,
 }
 

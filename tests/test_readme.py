@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_wine
 from torch import nn
 
 import advdrop
@@ -39,8 +39,8 @@ def test_three_lines_train_a_torch_model():
 
 
 def test_four_lines_fit_an_estimator():
-    x, y = load_iris(return_X_y=True)
-    names = {"X": x, "y": np.where(np.arange(150) % 5 == 0, y, -1), "X_new": x}
+    x, y = load_wine(return_X_y=True)
+    names = {"X": x, "y": np.where(np.arange(len(y)) % 5 == 0, y, -1), "X_new": x}
     lines = [line for line in BLOCKS[1].splitlines() if line]
     assert len(lines) == 4
     exec("\n".join(lines[:-1]), names)

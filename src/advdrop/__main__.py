@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
 def main() -> int:
     """Run the command line, or say what it needs."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # so that a log file can be followed
     try:
         from advdrop.cli.main import main as run
     except ModuleNotFoundError as error:

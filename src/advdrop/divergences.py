@@ -115,10 +115,11 @@ def _probabilities(target: Tensor, logits: Tensor, given: Given) -> Tensor:
 
 def _distributions(target: Tensor, logits: Tensor, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """t, log t and log o; log t is finite where t is zero."""
-    t = _probabilities(target, logits, given)
     if target.is_floating_point() and given == "logits":
+        _check(target, logits, given)
         log_t = _full(target).log_softmax(1)
         t = log_t.exp()
     else:
+        t = _probabilities(target, logits, given)
         log_t = t.clamp_min(torch.finfo(t.dtype).tiny).log()
     return t, log_t, _full(logits).log_softmax(1)

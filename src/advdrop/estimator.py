@@ -27,8 +27,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from torch import Tensor
 
 from advdrop.divergences import Divergence, cross_entropy, kl, mse
-from advdrop.masks import AdversarialDropout
-from advdrop.models.mlp import mlp
 from advdrop.randomness import borrowed_noise, derived_seed, seed_noise
 from advdrop.tabular import ANNEALED, Table, Training
 
@@ -168,17 +166,22 @@ class _AdversarialDropoutNetwork(BaseEstimator, ABC):
         device = torch.device(self.device)
         with borrowed_noise(device):
             seed_noise(device, derived_seed(seed, "initialisation"))
-            layer = AdversarialDropout(p=float(self.p), delta=float(self.delta))
-            self.network_ = mlp(layer, (x.shape[1],), outputs, hidden=sizes).to(device)
-        self._training = Training(
-            self.network_,
-            *self._losses,
-            weight=float(self.weight),
-            ramp=float(self.ramp),
-            batch_size=_batch_size(len(x)) if self.batch_size == "auto" else int(self.batch_size),
-            learning_rate=float(self.learning_rate),
-            seed=seed,
-        )
+            self._training = Training(
+                x.shape[1],
+                outputs,
+                sizes,
+                p=float(self.p),
+                delta=float(self.delta),
+                supervised=self._losses[0],
+                adversarial=self._losses[1],
+                weight=float(self.weight),
+                ramp=float(self.ramp),
+                batch_size=_batch_size(len(x)) if self.batch_size == "auto" else int(self.batch_size),
+                learning_rate=float(self.learning_rate),
+                seed=seed,
+                device=device,
+            )
+        self.network_ = self._training.network
         self.best_validation_score_ = -np.inf
 
     def _held_back(self, y: Array, rows: Array) -> Array:

@@ -1,21 +1,23 @@
-"""Training on a table of which some rows have a label: what the estimators do, in torch alone."""
+"""Training on a table of which some rows have a label: what the estimators do, in torch alone.
+
+A step is VAdD with shared noise, written out for a network whose masks are on its last hidden units: for so small a
+network the passes of an objective cost more than its arithmetic. A test holds it to the objective.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from math import ceil, isfinite
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from advdrop.batch import Batch, Rows
 from advdrop.checks import value_checks
 from advdrop.divergences import Divergence
-from advdrop.models.split import Split
-from advdrop.objectives import VAdD
-from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes
+from advdrop.masks import AdversarialDropout, FirstOrder, MaskProblem, Masks, flip_budget, sample_mask, scale_mask
+from advdrop.masks.budget import warn_if_none
+from advdrop.models.mlp import mlp
 from advdrop.randomness import derived_generator
 from advdrop.schedules import Ramp, ramp_down
 
@@ -39,61 +41,88 @@ class Table(NamedTuple):
     weights: Tensor
 
 
-@final
-@dataclass(kw_only=True)
-class LabelledLoss(Term):
-    """w_i D[y_i, f(x_i, εs)], the supervised loss, for targets of any kind and rows that count more or less.
-
-    Args:
-        divergence: D.
-        targets: y of the rows of this step, ``(B, ...)``.
-        weights: w, ``(B,)``.
-    """
-
-    divergence: Divergence
-    targets: Tensor = field(default_factory=lambda: torch.empty(0))
-    weights: Tensor = field(default_factory=lambda: torch.empty(0))
-    rows: Rows = "labelled"
-
-    def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
-        return self.weights * self.divergence(self.targets, passes.clean(self.rows).logits)
-
-
 class Training:
-    """A network in training, epoch by epoch.
+    """A multilayer perceptron in training, epoch by epoch.
 
     Args:
-        network: it is changed.
+        features: of a row.
+        outputs: classes, or values.
+        hidden: the units of each hidden layer; the masks are on the last.
+        p: the drop probability of εs.
+        delta: δ.
         supervised: D of the labels.
         adversarial: D of the adversarial mask.
         weight: λ at most.
         ramp: the share of the training over which λ grows.
         batch_size: labelled rows of an update at most, and as many others.
         learning_rate: of Adam, until the annealing.
-        seed: of the order of the rows and of the masks.
+        seed: of the order of the rows and of the masks; the initialisation is torch's to draw.
+        device: where it runs.
     """
 
     def __init__(
         self,
-        network: Split,
+        features: int,
+        outputs: int,
+        hidden: Sequence[int],
+        *,
+        p: float,
+        delta: float,
         supervised: Divergence,
         adversarial: Divergence,
-        *,
         weight: float,
         ramp: float,
         batch_size: int,
         learning_rate: float,
         seed: int,
+        device: torch.device,
     ) -> None:
-        self.network = network
+        self.layer = AdversarialDropout(p, delta)
+        self.network = mlp(self.layer, (features,), outputs, hidden=hidden).to(device)
+        self.supervised = supervised
+        self.adversarial = adversarial
+        self.weight = Ramp(weight, over=ramp)
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.seed = seed
         self.losses: list[float] = []
-        self._supervised = LabelledLoss(divergence=supervised)
-        self._objective = self._supervised + Ramp(weight, over=ramp) * VAdD(divergence=adversarial, noise="shared")
-        self._optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
+        self._search = FirstOrder()
+        self._budget = flip_budget(delta, hidden[-1])
+        if weight:
+            warn_if_none(self._budget, delta, hidden[-1], "the adversarial term")
+        self._optimiser = torch.optim.Adam(self.network.parameters(), lr=learning_rate, fused=True)
+
+    def loss(
+        self, x: Tensor, y: Tensor, w: Tensor, others: Tensor | None, weight: float, masks: torch.Generator
+    ) -> Tensor:
+        """l(y, f(x, εs)) + λ D[f(u, εs), f(u, εadv)], a scalar.
+
+        Args:
+            x: labelled rows, ``(B, D)``.
+            y: their targets.
+            w: how much they count, ``(B,)``.
+            others: u, rows that may have no label; those of x if there are none.
+            weight: λ.
+            masks: the randomness of εs.
+        """
+        p, (_, readout) = self.layer.p, self.network.upper.children()
+        h = self.network.under(x if others is None else torch.cat([x, others]))
+        sampled = sample_mask(h, p, masks)
+        clean = readout(h * scale_mask(sampled, p))
+        loss = (w * self.supervised(y, clean[: len(x)])).mean()
+        if weight == 0.0:
+            return loss
+        if others is not None:
+            h, sampled, clean = h[len(x) :], sampled[len(x) :], clean[len(x) :]
+        fixed, target = h.detach(), clean.detach()
+
+        def divergence(masks: Masks) -> Tensor:
+            return self.adversarial(target, readout(fixed * masks[0]))
+
+        problem = MaskProblem(divergence, (sampled,), (self._budget,))
+        (adversarial,) = self._search(problem) if self._budget else (sampled,)
+        moved = readout(h * scale_mask(adversarial, p))
+        return loss + weight * self.adversarial(clean, moved).mean()
 
     def epoch(self, table: Table, begin: float, end: float) -> float:
         """A pass over all rows, labelled or not: the mean loss of its updates.
@@ -116,15 +145,12 @@ class Training:
         others: list[Tensor | None] = [None] * updates
         if len(labelled) < len(x):
             others = list(x[torch.randperm(len(x), generator=order).to(x.device)].split(self.batch_size))
-        nobody = torch.zeros(size, dtype=torch.long, device=x.device)  # the labels are in the term
         self.network.train()
         total = torch.zeros((), device=x.device)
         with value_checks("never" if self.losses else "auto"):  # what is wrong shows in the first epoch
             for update, (rows, y, w, unlabelled) in enumerate(zip(*ordered, others, strict=True)):
                 progress = begin + (end - begin) * update / updates
-                self._supervised.targets, self._supervised.weights = y, w
-                batch = Batch(rows, nobody, unlabelled)
-                loss = self._objective(self.network, batch, progress=progress, generator=masks).total
+                loss = self.loss(rows, y, w, unlabelled, self.weight(progress), masks)
                 self._optimiser.param_groups[0]["lr"] = self.learning_rate * ramp_down(progress, ANNEALED)
                 self._optimiser.zero_grad()
                 loss.backward()

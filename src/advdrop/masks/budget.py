@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from advdrop import checks
 
 
@@ -16,3 +18,15 @@ def flip_budget(delta: float, units: int) -> int:
     """
     delta = checks.fraction("delta", delta)
     return int(delta * checks.count("units", units))
+
+
+def warn_if_none(budget: int, delta: float, units: int, who: str) -> bool:
+    """Warn, and say so, if δ is above zero and too small for a single flip."""
+    if budget or delta == 0.0:
+        return False
+    warnings.warn(
+        f"delta={delta} of {units} units allows no flip at all, so {who} does nothing; the smallest delta that allows "
+        f"one is {1 / units:.4g}",
+        stacklevel=3,
+    )
+    return True

@@ -5,7 +5,6 @@ L_AdD = D[g(x, y, θ), f(x, εadv)],   εadv = argmax D[g, f(x, ε)] over ‖εs
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from advdrop import checks
 from advdrop.batch import Rows
 from advdrop.divergences import Divergence, Given, cross_entropy, kl
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
+from advdrop.masks.budget import warn_if_none
 from advdrop.masks.search import SearchBudget
 from advdrop.models.split import Hidden
 from advdrop.objectives.base import Term
@@ -162,14 +162,9 @@ class AdD(Term):
         """Whether there is a budget at all; a δ that is too small for the layers is said once."""
         if any(budget) if isinstance(budget, tuple) else budget:
             return True
-        units, delta = max(mask[0].numel() for mask in clean.masks), max(self._deltas(clean))
-        if delta > 0.0 and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"delta={delta} of {units} units allows no flip at all, so {type(self).__name__} does nothing; the "
-                f"smallest delta that allows one is {1 / units:.4g}",
-                stacklevel=2,
-            )
+        if not self._warned:
+            units, delta = max(mask[0].numel() for mask in clean.masks), max(self._deltas(clean))
+            self._warned = warn_if_none(0, delta, units, type(self).__name__)
         return False
 
     def _deltas(self, clean: Pass) -> list[float]:

@@ -4,7 +4,8 @@ L = QE[x, f(x, εs)] + λ QE[g, f(x, εadv)]
 
 The paper gives p = 0.5, λ = 0.2 and δ = 0.3 and leaves open what g is: the image itself, which an autoencoder has in
 the place of a label (``adversarial``), or its own clean output, as in VAdD (``virtual``). Both are trained. It gives
-no optimiser, no length and no loss: Adam at 0.001, 128 images an update and the quadratic error are our choices.
+no optimiser, no length, no loss and no initialisation: Adam at 0.001, 128 images an update, the quadratic error and
+Glorot's initialisation are our choices.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from advdrop.batch import Batch, Rows
 from advdrop.data.batches import Stream
 from advdrop.divergences import mse
 from advdrop.masks import AdversarialDropout
-from advdrop.models.autoencoder import autoencoder
+from advdrop.models.autoencoder import Initialisation, autoencoder
 from advdrop.models.split import Split
 from advdrop.objectives import AdD
 from advdrop.objectives.adversarial_dropout import clean_output
@@ -45,6 +46,7 @@ class Settings:
         updates: of Adam.
         batch: images of an update.
         rate: the learning rate.
+        initialisation: see :func:`advdrop.models.autoencoder`.
     """
 
     p: float = 0.5
@@ -55,6 +57,7 @@ class Settings:
     updates: int = 10_000
     batch: int = 128
     rate: float = 1e-3
+    initialisation: Initialisation = "glorot"
 
 
 VARIANTS: dict[str, Settings] = {
@@ -109,7 +112,8 @@ def trained(
     device = images.device
     seed_noise(device, derived_seed(seed, "initialisation"))
     layer = AdversarialDropout(p=settings.p, delta=settings.delta if settings.target else 0.0)
-    model = autoencoder(layer, tuple(images.shape[1:]), hidden=settings.hidden).to(device).train()
+    shape, chosen = tuple(images.shape[1:]), settings.initialisation
+    model = autoencoder(layer, shape, hidden=settings.hidden, initialisation=chosen).to(device).train()
     objective, optimiser = objective_of(settings), torch.optim.Adam(model.parameters(), lr=settings.rate)
     stream = Stream(torch.arange(len(images)), settings.batch, seed, "autoencoder")
     for update in range(settings.updates):

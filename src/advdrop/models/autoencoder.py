@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from torch import nn
 
 from advdrop import checks
 from advdrop.masks import AdversarialDropout
 from advdrop.models import shapes
-from advdrop.models.layers import he_initialised
+from advdrop.models.layers import glorot_initialised, he_initialised
 from advdrop.models.split import Split
+
+Initialisation = Literal["glorot", "he"]
 
 
 def autoencoder(
-    layer: AdversarialDropout | None = None, shape: tuple[int, ...] = (1, 28, 28), *, hidden: int = 256
+    layer: AdversarialDropout | None = None,
+    shape: tuple[int, ...] = (1, 28, 28),
+    *,
+    hidden: int = 256,
+    initialisation: Initialisation = "glorot",
 ) -> Split:
     """One hidden layer of 256 ReLU units, adversarial dropout on them, a linear decoder.
 
@@ -23,15 +31,19 @@ def autoencoder(
         layer: the AdversarialDropout layer; by default the paper's p = 0.5, δ = 0.3.
         shape: one example's shape; it is flattened.
         hidden: the number of hidden units.
+        initialisation: Glorot's, or He's, with which the first output is larger than any image, and more than half of
+            the units die while it is brought down, with or without dropout.
 
     Shape: ``(B, *shape) -> (B, D)``, D the number of values in one example.
 
     References: Park et al. (2018), section "Experiments", the visualisation of autoencoders.
 
-    Deviations: none known; the paper gives no activation for the output, and its weights are not tied here.
+    Deviations: none known; the paper gives no activation for the output and no initialisation, and its weights are not
+    tied here.
     """
     values = shapes.features("autoencoder", shape)
     checks.count("hidden", hidden)
+    checks.choice("initialisation", initialisation, get_args(Initialisation))
     model = Split(
         under=nn.Sequential(nn.Flatten(), nn.Linear(values, hidden), nn.ReLU()),
         upper=nn.Sequential(
@@ -39,5 +51,8 @@ def autoencoder(
             nn.Linear(hidden, values),
         ),
     )
-    he_initialised(model)
+    if initialisation == "he":
+        he_initialised(model)
+    else:
+        glorot_initialised(model)
     return model

@@ -104,3 +104,11 @@ def he_initialised(model: nn.Module, slope: float = 0.0) -> None:
                 nn.init.kaiming_normal_(module.weight, a=slope)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def glorot_initialised(model: nn.Module) -> None:
+    """Glorot's uniform initialisation of every dense layer; biases zero."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)

@@ -128,6 +128,10 @@ def test_the_study_of_autoencoders():
     assert study.rows[0][-1] == "3"
     assert study.notes[0].startswith("The comparison is void as the paper makes it")
     assert "is 3.1 times that of no dropout" in study.notes[0]
+    assert (
+        "own output as target 1.53 times that of dropout, adversarial dropout, own output as target 3.09 times"
+        in study.notes[0]
+    )
     assert len(study.claims) == 10
     assert study.claims[0].text == "Fewer dead units with adversarial dropout than with dropout"
     assert study.claims[0].verdict == "holds"

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from advdrop.report.pictures import DIVERGING, LEVELS, Tiles, grid, png, tiled, unpacked
+from advdrop.report.pictures import DIVERGING, LEVELS, Tiles, png, square, tiled, unpacked
 from png import decoded
 
 
@@ -40,12 +40,12 @@ def test_tiles_are_side_by_side_with_grey_between():
 
 @pytest.mark.parametrize("dead", [0, 2])
 def test_the_dead_are_crossed_out(dead):
-    drawn = grid([Tiles("a < b", [0] * 20, (1, 2, 2), dead)], "Features")
+    drawn = square(Tiles("a < b", [0] * 20, (1, 2, 2), dead))
     crosses = [tuple(map(float, corner)) for corner in re.findall(r'class="cross" d="M([\d.]+) ([\d.]+)l', drawn)]
     tile, pixel = 460 * 3 / 10, 460 / 10
     assert crosses == [pytest.approx((place % 3 * tile + pixel, tile + pixel)) for place in (3, 4)][:dead]
-    assert "a &lt; b" in drawn
-    assert 'aria-label="Features. a &lt; b."' in drawn
+    assert 'viewBox="0 0 460 322"' in drawn  # seven of ten pixels high
+    assert 'aria-label="a &lt; b"' in drawn
     (data,) = re.findall(r"base64,([^\"]+)", drawn)
     assert len(decoded(base64.b64decode(data))) == 2 * 3 + 1  # five tiles, three across
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from advdrop.report.pictures import Tiles, grid, unpacked
+from advdrop.report.pictures import Tiles, square, unpacked
 from advdrop.report.statistics import Summary
 from advdrop.report.studies import Measurement, Study, grouped, lower, spread
 from advdrop.report.svg import Figure, Line, chart
@@ -57,7 +57,7 @@ def study(dataset: str, found: Sequence[Measurement]) -> Study:
         ],
         notes=[premise(rows)],
         claims=lower(rows, claims()),
-        figures=[figure for figure in (features(rows), *histograms(rows)) if figure is not None],
+        figures=[*features(rows), *histograms(rows)],
         commands=[f"advdrop reproduce {name}{columns} --seeds {seeds}{where}" for name in ("figure2", "figure3")],
         measurements=[each for measured in rows.values() for each in measured],
     )
@@ -96,23 +96,22 @@ def premise(rows: Mapping[str, Sequence[Measurement]]) -> str:
     )
 
 
-def features(rows: Mapping[str, Sequence[Measurement]]) -> Figure | None:
-    """Figure 2, of the first seed that kept its picture."""
+def features(rows: Mapping[str, Sequence[Measurement]]) -> list[Figure]:
+    """Figure 2, one square for each model, of the first seed that kept its picture."""
     shown = [(row, each) for row, measured in rows.items() for each in measured[:1] if each.picture]
-    if not shown:
-        return None
-    scale = max(each.numbers["feature_scale"] for _, each in shown)
-    tiles = []
+    scale = max((each.numbers["feature_scale"] for _, each in shown), default=1.0)
+    found = []
     for row, each in shown:
         dead = int(each.numbers["dead_units"])
         pixels = unpacked(str(each.picture), each.numbers["feature_scale"] / scale)
-        tiles.append(Tiles(f"{NAMES[row]}: {dead} dead", pixels, each.shape, dead))
-    note = (
-        "The weights from the image to each hidden unit, the units with the largest mean activation first. Blue is "
-        f"negative, orange positive, white zero, on one scale (±{scale:.2g}) for all models. A cross marks a dead unit."
-    )
-    title = "Figure 2: what the hidden units look for"
-    return Figure(title, grid(tiles, title), [], f"{note} Seed {shown[0][1].seed}.", wide=True)
+        title = f"Figure 2: what the hidden units look for, {NAMES[row]}, {dead} dead"
+        note = (
+            "The weights from the image to each hidden unit, the units with the largest mean activation first. Blue is "
+            f"negative, orange positive, white zero, on one scale (±{scale:.2g}) for all models. A cross marks a dead "
+            f"unit. Seed {each.seed}."
+        )
+        found.append(Figure(title, square(Tiles(title, pixels, each.shape, dead)), [], note))
+    return found
 
 
 def histograms(rows: Mapping[str, Sequence[Measurement]]) -> list[Figure]:

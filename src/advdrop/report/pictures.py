@@ -23,7 +23,7 @@ class Tiles:
     """The features of one model.
 
     Args:
-        title: above them.
+        title: what they are, for those who cannot see them.
         steps: from −31 to 31, tile after tile.
         shape: of one tile: ``(height, width)``, or ``(1, height, width)``.
         dead: how many of the last tiles to cross out.
@@ -45,21 +45,8 @@ def unpacked(picture: str, factor: float) -> list[int]:
     return [levels[byte] for byte in zlib.decompress(base64.b85decode(picture))]
 
 
-def grid(models: Sequence[Tiles], title: str) -> str:
-    """The tiles of some models, each in a square, two squares side by side."""
-    size, margin, head = 460, 12, 26
-    rows = ceil(len(models) / 2)
-    width, height = (2 * size + margin) if len(models) > 1 else size, rows * (size + head + margin)
-    parts = []
-    for place, model in enumerate(models):
-        x, y = place % 2 * (size + margin), place // 2 * (size + head + margin)
-        parts.append(f'<text class="large" x="{x}" y="{y + 18}">{escape(model.title)}</text>')
-        parts.append(f'<g transform="translate({x} {y + head})">{_square(model, size)}</g>')
-    said = escape(f"{title}. {'; '.join(model.title for model in models)}.", quote=True)
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
-
-
-def _square(model: Tiles, size: int) -> str:
+def square(model: Tiles, size: int = 460) -> str:
+    """The tiles of a model in a square; at 460 pixels those of 28 pixels across are near their own size."""
     tall, wide = model.shape[-2:]
     count = len(model.steps) // (tall * wide)
     across = ceil(sqrt(count))
@@ -70,7 +57,8 @@ def _square(model: Tiles, size: int) -> str:
         w, h = wide * pixel, tall * pixel
         cross = f"M{x:.1f} {y:.1f}l{w:.1f} {h:.1f}M{x + w:.1f} {y:.1f}l{-w:.1f} {h:.1f}"
         parts.append(f'<path class="cross" d="{cross}"/>')
-    return "".join(parts)
+    said, height = escape(model.title, quote=True), ceil(count / across) * (tall + GAP) * pixel + GAP * pixel
+    return f'<svg viewBox="0 0 {size} {height:g}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
 
 
 def png(picture: Sequence[Sequence[int]], palette: Sequence[Colour]) -> bytes:

@@ -21,13 +21,12 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 24, 12, 46
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, what it shows and the names of its lines with the numbers of their colours; a wide one has a row."""
+    """A chart, what it shows and the names of its lines with the numbers of their colours."""
 
     title: str
     svg: str
     legend: Sequence[tuple[str, int]]
     note: str = ""
-    wide: bool = False
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,7 @@ def test_the_study_of_autoencoders():
     assert study.claims[0].text == "Fewer dead units with adversarial dropout than with dropout"
     assert study.claims[0].verdict == "holds"
     assert [figure.title for figure in study.figures] == [
-        *(
-            f"Figure 2: what the hidden units look for, {row[0]}, {dead} dead"
-            for row, dead in zip(study.rows, (9, 8, 2, 1), strict=True)
-        ),
+        *(f"Figure 2: {row[0]}, {dead} dead" for row, dead in zip(study.rows, (9, 8, 2, 1), strict=True)),
         "Figure 3: activations",
         "Figure 3: mean activation of each unit",
     ]

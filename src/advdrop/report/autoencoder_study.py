@@ -104,10 +104,11 @@ def features(rows: Mapping[str, Sequence[Measurement]]) -> list[Figure]:
     for row, each in shown:
         dead = int(each.numbers["dead_units"])
         pixels = unpacked(str(each.picture), each.numbers["feature_scale"] / scale)
-        title = f"Figure 2: what the hidden units look for, {NAMES[row]}, {dead} dead"
+        title = f"Figure 2: {NAMES[row]}, {dead} dead"
         note = (
-            "The weights from the image to each hidden unit, the units with the largest mean activation first. Blue is "
-            f"negative, orange positive, white zero, on one scale (±{scale:.2g}) for all models. A cross marks a dead "
+            "What the hidden units look for: the weights from the image to each of them, those with the largest mean "
+            "activation first. Blue is negative, orange positive, white zero, on one scale "
+            f"(±{scale:.2g}) for all models. A cross marks a dead "
             f"unit. Seed {each.seed}."
         )
         found.append(Figure(title, square(Tiles(title, pixels, each.shape, dead)), [], note))

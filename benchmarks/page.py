@@ -21,6 +21,7 @@ import flips
 import scaling
 import search
 import step
+import tabular
 from advdrop.report.collect import collect
 from advdrop.report.diagram import passes
 from advdrop.report.formats import main_table, markdown
@@ -29,7 +30,7 @@ from advdrop.report.svg import standalone
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md", "docs/scikit-learn.md")
 IMAGES = ROOT / "docs/images"
 
 Rows = list[dict[str, Any]]
@@ -43,6 +44,8 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
+    "tabular": ("tabular", tabular.table),
+    "tabular-cost": ("tabular", tabular.cost_table),
 }
 
 

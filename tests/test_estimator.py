@@ -233,3 +233,15 @@ def test_the_regressor_learns_from_some_targets():
         AdversarialDropoutRegressor().fit(x, np.full(120, np.nan))
     with pytest.raises(ValueError, match="infinity"):
         AdversarialDropoutRegressor().fit(x, np.full(120, np.inf))
+
+
+def test_automatic_choices_follow_the_table():
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    few = np.where(np.arange(40) < 10, y, -1)
+    found = [AdversarialDropoutClassifier(max_iter=1, random_state=0).fit(x, labels)._training for labels in (few, y)]
+    assert [made.noise for made in found] == pytest.approx([0.6 * 0.75, 0.0])
+    assert [made.batch_size for made in found] == [10, 10]
+    regressor = AdversarialDropoutRegressor(max_iter=1, random_state=0).fit(x, np.where(few == -1, np.nan, y))
+    assert regressor._training.noise == 0.0
+    own = AdversarialDropoutClassifier(max_iter=1, noise=0.2, batch_size=7, random_state=0).fit(x, few)._training
+    assert (own.noise, own.batch_size) == (0.2, 7)

@@ -9,7 +9,16 @@ from advdrop.tabular import Table, Training
 
 def training(supervised=cross_entropy, adversarial=kl, **changed):
     torch.manual_seed(0)
-    chosen = {"p": 0.4, "delta": 0.2, "weight": 1.0, "ramp": 0.3, "batch_size": 8, "learning_rate": 0.01, "seed": 3}
+    chosen = {
+        "p": 0.4,
+        "delta": 0.2,
+        "noise": 0.0,
+        "weight": 1.0,
+        "ramp": 0.3,
+        "batch_size": 8,
+        "learning_rate": 0.01,
+        "seed": 3,
+    }
     made = Training(
         5,
         3,
@@ -39,6 +48,19 @@ def test_a_step_is_the_objective(adversarial, others):
     assert loss.item() == pytest.approx(expected.item(), abs=1e-14)
     for here, there in zip(torch.autograd.grad(loss, list(made.network.parameters())), slopes, strict=True):
         torch.testing.assert_close(here, there, rtol=0, atol=1e-14)
+
+
+def test_noise_is_drawn_anew_for_each_pass():
+    made = training(noise=0.5)
+    seen = []
+    made.network.under.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    x, u = rows(6), rows(2000)
+    made.loss(x, torch.zeros(6, dtype=torch.long), torch.ones(6), u, 1.0, torch.Generator().manual_seed(1))
+    first, second = seen[0][6:] - u, seen[1] - u
+    assert [len(part) for part in seen] == [2006, 2000]
+    assert first.std().item() == pytest.approx(0.5, rel=0.05)
+    assert second.std().item() == pytest.approx(0.5, rel=0.05)
+    assert abs((first * second).mean().item()) < 0.02
 
 
 def test_the_adversarial_mask_is_worse_than_the_sampled_one():
@@ -94,3 +116,18 @@ def test_a_delta_without_a_flip_is_told_unless_it_does_not_matter(recwarn):
     assert not recwarn
     with pytest.warns(UserWarning, match="delta=0.01 of 20 units allows no flip"):
         training(delta=0.01)
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(8, 1), (200_000, 2)])
+def test_a_small_network_has_one_thread_and_the_others_get_theirs_back(batch_size, expected):
+    before = torch.get_num_threads()
+    seen = []
+    try:
+        torch.set_num_threads(2)
+        made = training(batch_size=batch_size)
+        made.network.under.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+        made.epoch(table(), 0.0, 1.0)
+        assert set(seen) == {expected}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -1,12 +1,13 @@
 """Training on a table of which some rows have a label: what the estimators do, in torch alone.
 
-A step is VAdD with shared noise, written out for a network whose masks are on its last hidden units: for so small a
-network the passes of an objective cost more than its arithmetic. A test holds it to the objective.
+A step is VAdD, written out for a network whose masks are on its last hidden units: for so small a network the passes of
+an objective cost more than its arithmetic. A test holds it to the objective.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil, isfinite
 from typing import NamedTuple
 
@@ -21,8 +22,22 @@ from advdrop.models.mlp import mlp
 from advdrop.randomness import derived_generator
 from advdrop.schedules import Ramp, ramp_down
 
+SMALL = 4_000_000
+"""Multiplications of the largest layer in one pass up to which a second thread costs more than it brings."""
 ANNEALED = 0.3
 """The share of the training, its last, over which the learning rate goes to zero."""
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Inside the block torch works with so many threads; None leaves them as they are."""
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Table(NamedTuple):
@@ -50,6 +65,7 @@ class Training:
         hidden: the units of each hidden layer; the masks are on the last.
         p: the drop probability of εs.
         delta: δ.
+        noise: the standard deviation of what is added to the features, drawn anew for each of the two passes.
         supervised: D of the labels.
         adversarial: D of the adversarial mask.
         weight: λ at most.
@@ -68,6 +84,7 @@ class Training:
         *,
         p: float,
         delta: float,
+        noise: float,
         supervised: Divergence,
         adversarial: Divergence,
         weight: float,
@@ -79,6 +96,7 @@ class Training:
     ) -> None:
         self.layer = AdversarialDropout(p, delta)
         self.network = mlp(self.layer, (features,), outputs, hidden=hidden).to(device)
+        self.noise = noise
         self.supervised = supervised
         self.adversarial = adversarial
         self.weight = Ramp(weight, over=ramp)
@@ -90,23 +108,25 @@ class Training:
         self._budget = flip_budget(delta, hidden[-1])
         if weight:
             warn_if_none(self._budget, delta, hidden[-1], "the adversarial term")
-        self._optimiser = torch.optim.Adam(self.network.parameters(), lr=learning_rate, fused=True)
+        self._parameters = list(self.network.parameters())
+        self._optimiser = torch.optim.Adam(self._parameters, lr=learning_rate, fused=True)
+        self._small = batch_size * max(weight.numel() for weight in self._parameters) <= SMALL
 
     def loss(
         self, x: Tensor, y: Tensor, w: Tensor, others: Tensor | None, weight: float, masks: torch.Generator
     ) -> Tensor:
-        """l(y, f(x, εs)) + λ D[f(u, εs), f(u, εadv)], a scalar.
+        """l(y, f(x, εs)) + λ D[f(u, εs), f(u', εadv)], a scalar.
 
         Args:
             x: labelled rows, ``(B, D)``.
             y: their targets.
             w: how much they count, ``(B,)``.
-            others: u, rows that may have no label; those of x if there are none.
+            others: u, rows that may have no label; those of x if there are none. u' has other noise.
             weight: λ.
-            masks: the randomness of εs.
+            masks: the randomness of εs and of the noise.
         """
         p, (_, readout) = self.layer.p, self.network.upper.children()
-        h = self.network.under(x if others is None else torch.cat([x, others]))
+        h = self.network.under(self._noisy(x if others is None else torch.cat([x, others]), masks))
         sampled = sample_mask(h, p, masks)
         clean = readout(h * scale_mask(sampled, p))
         loss = (w * self.supervised(y, clean[: len(x)])).mean()
@@ -114,6 +134,8 @@ class Training:
             return loss
         if others is not None:
             h, sampled, clean = h[len(x) :], sampled[len(x) :], clean[len(x) :]
+        if self.noise:
+            h = self.network.under(self._noisy(x if others is None else others, masks))
         fixed, target = h.detach(), clean.detach()
 
         def divergence(masks: Masks) -> Tensor:
@@ -123,6 +145,11 @@ class Training:
         (adversarial,) = self._search(problem) if self._budget else (sampled,)
         moved = readout(h * scale_mask(adversarial, p))
         return loss + weight * self.adversarial(clean, moved).mean()
+
+    def _noisy(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        if self.noise == 0.0:
+            return x
+        return x + self.noise * torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
 
     def epoch(self, table: Table, begin: float, end: float) -> float:
         """A pass over all rows, labelled or not: the mean loss of its updates.
@@ -147,12 +174,14 @@ class Training:
             others = list(x[torch.randperm(len(x), generator=order).to(x.device)].split(self.batch_size))
         self.network.train()
         total = torch.zeros((), device=x.device)
-        with value_checks("never" if self.losses else "auto"):  # what is wrong shows in the first epoch
+        # What is wrong shows in the first epoch.
+        with value_checks("never" if self.losses else "auto"), threads(1 if self._small else None):
             for update, (rows, y, w, unlabelled) in enumerate(zip(*ordered, others, strict=True)):
                 progress = begin + (end - begin) * update / updates
                 loss = self.loss(rows, y, w, unlabelled, self.weight(progress), masks)
                 self._optimiser.param_groups[0]["lr"] = self.learning_rate * ramp_down(progress, ANNEALED)
-                self._optimiser.zero_grad()
+                for parameter in self._parameters:
+                    parameter.grad = None
                 loss.backward()
                 self._optimiser.step()
                 total += loss.detach()

@@ -38,13 +38,14 @@ def rows(count):
 
 @pytest.mark.parametrize("adversarial", [kl, qe])
 @pytest.mark.parametrize("others", [0, 7])
-def test_a_step_is_the_objective(adversarial, others):
+@pytest.mark.parametrize("weight", [0.7, 0.01])
+def test_a_step_is_the_objective(adversarial, others, weight):
     made = training(adversarial=adversarial)
     x, y, u = rows(6), torch.tensor([0, 1, 2, 0, 1, 2]), rows(others) if others else None
-    objective = CrossEntropy() + 0.7 * VAdD(divergence=adversarial, noise="shared")
+    objective = CrossEntropy() + weight * VAdD(divergence=adversarial, noise="shared")
     expected = objective(made.network, Batch(x, y, u), generator=torch.Generator().manual_seed(1)).total
     slopes = torch.autograd.grad(expected, list(made.network.parameters()))
-    loss = made.loss(x, y, torch.ones(6), u, 0.7, torch.Generator().manual_seed(1))
+    loss = made.loss(x, y, torch.ones(6), u, weight, torch.Generator().manual_seed(1))
     assert loss.item() == pytest.approx(expected.item(), abs=1e-14)
     for here, there in zip(torch.autograd.grad(loss, list(made.network.parameters())), slopes, strict=True):
         torch.testing.assert_close(here, there, rtol=0, atol=1e-14)

@@ -87,7 +87,7 @@ def test_an_unknown_network_is_refused_with_the_known_ones(name, guess):
         ),
         ("mnist-cnn", "norm", "'norm'; it has kernel"),
         ("mlp", "kernel", "'kernel'; it has hidden, dropout"),
-        ("autoencoder", "classes_", "'classes_'; it has hidden"),
+        ("autoencoder", "classes_", "'classes_'; it has hidden, initialisation"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_known_ones(name, option, message):

@@ -154,15 +154,20 @@ def test_bfloat16_autocast(build, shape, units, outputs):
 
 
 @table
-def test_he_initialisation(build, shape, units, outputs, request):
-    """Every weight N(0, 2/((1 + slope²)·fan in)), every bias zero, but for the gates of the highway."""
+def test_initialisation(build, shape, units, outputs, request):
+    """Every weight of variance 2/((1 + slope²)·fan in), every bias zero, but for the gates of the highway.
+
+    The autoencoder has Glorot's, 2/(fan in + fan out).
+    """
     slope = 0.1 if "conv-large" in request.node.name else 0.0
+    glorot = "autoencoder" in request.node.name
     model = build()
     spreads = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             weight = module.weight.detach()
-            expected = (2 / (1 + slope**2) / weight[0].numel()) ** 0.5
+            fans = sum(weight.shape) if glorot else (1 + slope**2) * weight[0].numel()
+            expected = (2 / fans) ** 0.5
             spreads.append(weight.std().item() / expected)
             assert spreads[-1] == pytest.approx(1, abs=5 / weight.numel() ** 0.5), name
             assert module.bias is None or name.endswith("gate") or module.bias.abs().max() == 0, name
@@ -196,3 +201,11 @@ def test_impossible_classes_are_refused(network, classes, error):
 def test_an_impossible_dropout_is_refused(network):
     with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\], got 1.5"):
         network(dropout=1.5)
+
+
+def test_the_autoencoder_can_start_as_the_others():
+    torch.manual_seed(0)
+    weight = autoencoder(initialisation="he").under[1].weight.detach()
+    assert weight.std().item() == pytest.approx((2 / 784) ** 0.5, rel=0.01)
+    with pytest.raises(ValueError, match="initialisation must be"):
+        autoencoder(initialisation="hee")

@@ -31,8 +31,8 @@ def autoencoder(
         layer: the AdversarialDropout layer; by default the paper's p = 0.5, δ = 0.3.
         shape: one example's shape; it is flattened.
         hidden: the number of hidden units.
-        initialisation: Glorot's, or He's, with which the first output is larger than any image, and more than half of
-            the units die while it is brought down, with or without dropout.
+        initialisation: Glorot's, or He's, with which more than half of the units die in the first updates on MNIST,
+            with or without dropout.
 
     Shape: ``(B, *shape) -> (B, D)``, D the number of values in one example.
 

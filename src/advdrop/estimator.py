@@ -248,7 +248,8 @@ class AdversarialDropoutClassifier(ClassifierMixin, _AdversarialDropoutNetwork):
         delta: δ, the share of those units whose mask the adversary may flip.
         noise: the standard deviation of the normal noise that is added to the standardised features in training, drawn
             anew for the clean and for the adversarial pass. ``"auto"``: 0.6 times the share of rows without a label,
-            so that it helps where labels are few and is out of the way where they are not.
+            so that it helps where labels are few and is out of the way where they are not. Without ``standardise`` it
+            is in the units of the features: bring them to one scale, or set it.
         weight: λ, how much the adversarial term counts at most. 0 is ordinary dropout.
         ramp: the share of the training, its first, over which λ grows.
         standardise: whether to bring all features to mean 0 and standard deviation 1 first.

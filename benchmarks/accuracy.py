@@ -4,7 +4,8 @@
 
 A run is a directory that ``advdrop train --dataset mnist --labels 1000 --updates 2400 --seed S`` has finished. Those
 whose result does not name a memory format are from before the step was made fast (commit 89cacef): float32, torch's
-own dropout, contiguous images, one pass after the other, Adam as it comes. Times are of whatever the machine did then.
+own dropout, contiguous images, one pass after the other, Adam with its defaults. Other work on the machine is part of
+the times.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def row_of(run: Path) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """As the performance page shows it: both means, and their difference beside the spread of the seeds."""
+    """As the performance page shows it: both means with the spread of the seeds, and their difference."""
     text = "| step | seeds | test error %, one by one | mean ± standard deviation |\n|---|---|---|---|\n"
     errors = {
         kind: [row["test_error_percent"] for row in sorted(rows, key=lambda r: r["seed"]) if row["step"] == kind]

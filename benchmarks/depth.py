@@ -1,4 +1,4 @@
-"""How the cost grows with the place of the layer and with the number of layers; and what that means for large networks.
+"""How the cost grows with the place of the layer and the number of layers, and what that means for large networks.
 
     python benchmarks/depth.py [--json FILE] [--repeats 15]
 
@@ -7,10 +7,10 @@ noise, one step costs, in forward passes of arithmetic:
 
     plain               3U + 3V
     VAdD, shared        3U + 3V + 2V + 3V                       clean, search (forward, ∂/∂h), adversarial
-    VAdD, independent   3U + 3V + 3(U - B) + 2V + 3V            and the under network again above its first noise
+    VAdD, independent   3U + 3V + 3(U - B) + 2V + 3V            and the lower network again above its first noise
     three full passes   9U + 9V
 
-The small network is measured. ResNet-50 and ViT-B/16 are counted, not run: nobody measured these ratios.
+The small network is measured. ResNet-50 and ViT-B/16 are only counted: nobody has measured these ratios.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from advdrop import AdversarialDropout, Batch, CrossEntropy, VAdD
-from advdrop.memory import keep_freed_memory
-from advdrop.models.layers import Dropout
+from advdrop import AdversarialDropout, CrossEntropy, Step, VAdD
+from advdrop.lab.engine.malloc import keep_freed_memory
+from advdrop.lab.models.layers import Dropout
 from advdrop.objectives import Objective
 from measure import record, summary, taking_turns
 
@@ -90,14 +90,14 @@ def measured(repeats: int) -> list[dict[str, Any]]:
     def step_of(objective: Objective, places: Sequence[int]) -> Callable[[], None]:
         torch.manual_seed(0)
         model = small_network(places).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        adam = torch.optim.Adam(model.parameters(), fused=True)
+        step, adam = Step(model, objective), torch.optim.Adam(model.parameters(), fused=True)
 
-        def step() -> None:
+        def update() -> None:
             adam.zero_grad()
-            objective(model, Batch(x, y)).total.backward()
+            step(x, y).loss.backward()
             adam.step()
 
-        return step
+        return update
 
     rows = []
     for places, name in names.items():

@@ -1,9 +1,9 @@
-"""What the engine adds to an update: `advdrop train` against the same updates in a bare loop; and the input alone.
+"""What the engine adds to an update: `advdrop train` against the same updates in a plain loop; and the input alone.
 
-They take turns update by update: whenever the engine asks for a batch, an update of the bare loop runs first, so that
-whatever else the machine does hits both alike. An update of the engine is timed from one batch to the next: Lightning,
-the schedules, the measurements of the search and all that happens between updates is in it. Medians are compared, and
-means beside them: a mean also has the rows of metrics that end an epoch in it. Neither side evaluates.
+The two take turns: whenever the engine asks for a batch, one update of the plain loop runs first, so other work on the
+machine slows both alike. An update of the engine is timed from one batch to the next. This includes Lightning, the
+schedules, the measurements of the search and everything between updates. Medians are compared, and means too: a mean
+also includes the rows of metrics that are written at the end of an epoch. Neither side evaluates.
 
     python benchmarks/engine.py [--json FILE] [--updates 200]
 """
@@ -21,17 +21,18 @@ from typing import Any
 
 import torch
 
-from advdrop.batch import Batch
-from advdrop.data.batches import Batches
-from advdrop.data.examples import DataSet
-from advdrop.data.sources import load
-from advdrop.engine.module import batches_of
-from advdrop.engine.run import augments_of, preprocess_of, split_of, train
-from advdrop.engine.speed import chosen, laid_out
-from advdrop.experiments.config import RunConfig
-from advdrop.experiments.methods import network_of, objective_of
-from advdrop.experiments.recipes import resolve
-from advdrop.memory import keep_freed_memory
+from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.config.recipes import resolve
+from advdrop.lab.data.batches import Batches
+from advdrop.lab.data.examples import DataSet
+from advdrop.lab.data.sources import load
+from advdrop.lab.engine.malloc import keep_freed_memory
+from advdrop.lab.engine.module import batches_of
+from advdrop.lab.engine.run import augments_of, preprocess_of, split_of, train
+from advdrop.lab.engine.speed import chosen, laid_out
+from advdrop.step.batch import Batch
+from advdrop.step.step import Step
 from measure import progress, record
 
 METHODS = ("vadd-kl", "pi", "dropout")
@@ -45,20 +46,20 @@ def configured(data: DataSet, method: str, updates: int) -> RunConfig:
 
 
 def bare(config: RunConfig, data: DataSet) -> Iterator[None]:
-    """The same updates in a loop of three lines, one at a time."""
+    """The same updates in a plain loop, one at a time."""
     config = chosen(config, data.shape)
     network = laid_out(network_of(config, data.shape, len(data.classes)), config.engine.memory_format)
     objective = objective_of(config, len(data.train), len(data.classes))
     split = split_of(config, data)
     preprocess = preprocess_of(config, data, split)
     batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
-    optimiser = torch.optim.Adam(network.parameters(), fused=True)
-    at = Batches.at  # as it is before the engine's is watched
+    step, optimizer = Step(network, objective), torch.optim.Adam(network.parameters(), fused=True)
+    at = Batches.at  # before it is replaced by the one that measures the engine
     for update in range(config.training.updates):
         yield
-        optimiser.zero_grad()
-        objective(network, at(batches, update), progress=update / config.training.updates).total.backward()
-        optimiser.step()
+        optimizer.zero_grad()
+        step(**vars(at(batches, update)), progress=update / config.training.updates).loss.backward()
+        optimizer.step()
     yield
 
 
@@ -125,7 +126,7 @@ def input_alone(config: RunConfig, data: DataSet, updates: int = 200) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As the performance page shows it."""
-    text = "| method | a bare loop | the engine | more | more, of the means | its input alone |\n"
+    text = "| method | a plain loop | the engine | difference | difference of the means | its input alone |\n"
     text += "|---|---|---|---|---|---|\n"
     for row in rows:
         text += (

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from advdrop import Batch, FirstOrder, PiModel, RandomFlips, VAdD, kl
-from advdrop.cli.table import table as text_table
-from advdrop.engine import RunDirectory
-from advdrop.engine.run import trained
+from advdrop import FirstOrder, PiModel, RandomFlips, Step, VAdD, kl
+from advdrop.lab.engine import RunDirectory
+from advdrop.lab.engine.run import trained
+from advdrop.lab.report.text_table import table as text_table
 from advdrop.objectives.base import Objective
 from measure import progress, record
 
@@ -48,12 +48,11 @@ def measure(path: Path, data_dir: Path | None) -> dict[str, Any]:
     network.train()
     found = {}
     for name, objective in kinds().items():
-        values = []
+        step, values = Step(network, objective, updating=()), []
         for draw in range(DRAWS):
             torch.manual_seed(draw)
             generator = torch.Generator().manual_seed(draw)
-            loss = objective(network, Batch(u=x), generator=generator, moving=())
-            values.append(float(loss.total.detach()))
+            values.append(float(step(unlabeled=x, generator=generator).loss.detach()))
         found[name] = float(f"{fmean(values):.4g}")
         progress(f"{path.name}: {name}")
     return {"method": config.method, "labels": config.labels, "seed": config.seed, "divergence": found}

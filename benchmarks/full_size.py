@@ -1,9 +1,9 @@
 """What the paper's tables cost at full size: each row's arithmetic counted, a few of its updates timed here.
 
-    python benchmarks/full_size.py [--json FILE] [--updates 2]
+    python benchmarks/full_size.py [--json FILE] [--updates 2] [--tables table1 table2]
 
 The arithmetic of an update is torch's count; times are of random images on this machine. The hours on a GPU are
-computed from the count and an assumed speed: nobody ran them.
+computed from the count and an assumed speed: nobody has run them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from advdrop.batch import Batch
-from advdrop.cli.table import table as text_table
-from advdrop.engine.speed import chosen, laid_out
-from advdrop.experiments.config import RunConfig
-from advdrop.experiments.methods import network_of, objective_of
-from advdrop.experiments.suite import Key, Suite
-from advdrop.memory import keep_freed_memory
-from measure import progress, record
+from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.engine.malloc import keep_freed_memory
+from advdrop.lab.engine.speed import chosen, laid_out
+from advdrop.lab.report.text_table import table as text_table
+from advdrop.lab.suites.suite import Key, Suite
+from advdrop.step.batch import Batch
+from advdrop.step.step import Step
+from measure import flops, progress, record
 
 DATA = {"mnist": ((1, 28, 28), 60_000), "svhn": ((3, 32, 32), 73_257), "cifar10": ((3, 32, 32), 50_000)}
 TABLES = ("table1", "table2")
@@ -36,7 +36,7 @@ SUSTAINED = 0.4
 
 def batch_of(config: RunConfig, shape: tuple[int, ...]) -> Batch:
     """Random images in the numbers of an update."""
-    size, more = config.training.labelled, config.training.unlabelled
+    size, more = config.training.labeled, config.training.unlabeled
     u = torch.rand(more, *shape) if more else None
     return Batch(torch.rand(size, *shape), torch.randint(10, (size,)), u, index=torch.arange(more or size))
 
@@ -45,20 +45,19 @@ def cost(config: RunConfig, shape: tuple[int, ...], examples: int, updates: int)
     """The arithmetic of an update, counted at the first one, and the median time of a few more."""
     config = chosen(config, shape)
     network = laid_out(network_of(config, shape, 10), config.engine.memory_format)
-    objective = objective_of(config, examples, 10)
-    optimiser = torch.optim.Adam(network.parameters(), fused=True)
+    step = Step(network, objective_of(config, examples, 10))
+    optimizer = torch.optim.Adam(network.parameters(), fused=True)
 
     def update() -> float:
         batch = batch_of(config, shape)
         start = time.perf_counter()
-        optimiser.zero_grad()
-        objective(network, batch, progress=1.0).total.backward()
-        optimiser.step()
+        optimizer.zero_grad()
+        step(**vars(batch), progress=1.0).loss.backward()
+        optimizer.step()
         return time.perf_counter() - start
 
-    with FlopCounterMode(display=False) as counter:
-        update()
-    return int(counter.get_total_flops()), statistics.median(update() for _ in range(updates))
+    counted = flops(update)
+    return counted, statistics.median(update() for _ in range(updates))
 
 
 def measure(suite: Suite, key: Key, updates: int) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def measure(suite: Suite, key: Key, updates: int) -> dict[str, Any]:
     shape, examples = DATA[suite.columns[key.column].dataset]
     config = suite.config(key, "paper", "paper", shape=shape, examples=examples)
     progress(f"{suite.key} {key.column} {key.row}")
-    flops, seconds = cost(config, shape, examples, updates)
+    counted, seconds = cost(config, shape, examples, updates)
     length, seeds = config.training.updates, suite.protocols["paper"].seeds
     return {
         "suite": suite.key,
@@ -74,16 +73,16 @@ def measure(suite: Suite, key: Key, updates: int) -> dict[str, Any]:
         "row": key.row,
         "updates": length,
         "seeds": seeds,
-        "gflop_per_update": round(flops / 1e9, 2),
+        "gflop_per_update": round(counted / 1e9, 2),
         "seconds_per_update": round(seconds, 4),
         "hours_here": round(seconds * length * seeds / 3600, 1),
-        "gpu_hours_computed": round(flops * length * seeds / (GPU * SUSTAINED) / 3600, 2),
+        "gpu_hours_computed": round(counted * length * seeds / (GPU * SUSTAINED) / 3600, 2),
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As the page on the reproduction shows it."""
-    head = ["table", "column", "row", "updates x seeds", "GFLOP an update", "s an update here", "GPU hours, computed"]
+    head = ["table", "column", "row", "updates x seeds", "GFLOP per update", "s per update here", "GPU hours, computed"]
     lines = [
         [
             row["suite"],
@@ -109,9 +108,10 @@ def main() -> None:
     parser.add_argument(
         "--updates", type=int, default=2, help="updates of each row to time (2), after the one that is counted"
     )
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     arguments = parser.parse_args()
     keep_freed_memory()
-    suites = [Suite.load(name) for name in TABLES]
+    suites = [Suite.load(name) for name in arguments.tables]
     rows = [measure(suite, key, arguments.updates) for suite in suites for key in suite.cells("paper", seeds=1)]
     progress("")
     print(table(rows))

@@ -1,4 +1,4 @@
-"""How everything here is measured: in turns, in one process, by the median."""
+"""How everything here is measured: the candidates take turns in one process, and the median counts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,43 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 PEAK_SIZE = 2048
+
+
+class Flops(TorchDispatchMode):
+    """Counts multiplications and additions by torch's formulas.
+
+    torch's own ``FlopCounterMode`` registers hooks on tensors, which makes a step compute lower parts again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute the call and count it."""
+        del types
+        output = func(*args, **kwargs or {})
+        if func._overloadpacket in flop_registry:
+            self.total += int(flop_registry[func._overloadpacket](*args, **kwargs or {}, out_val=output))
+        return output
+
+
+def flops(step: Callable[[], object]) -> int:
+    """The multiplications and additions of one step, as torch counts them."""
+    counter = Flops()
+    with counter:
+        step()
+    return counter.total
 
 
 def taking_turns(
     steps: Mapping[str, Callable[[], object]], repeats: int, label: str, warm_up: int = 2
 ) -> dict[str, list[float]]:
-    """Milliseconds of each step. All take turns, so that whatever else the machine does hits them alike."""
+    """Milliseconds of each step. All take turns, so other work on the machine slows all of them alike."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(repeats + warm_up):
         for name, step in steps.items():
@@ -31,13 +60,13 @@ def taking_turns(
 
 
 def progress(text: str) -> None:
-    """A line that is written over, for somebody who watches."""
+    """A line on the terminal that the next one replaces."""
     if sys.stderr.isatty():
         print(f"\r{text:<70}\r", end="", file=sys.stderr, flush=True)
 
 
 def summary(milliseconds: list[float]) -> dict[str, Any]:
-    """The median and the quartiles, the spread that belongs to it."""
+    """The median and the quartiles."""
     quartiles = statistics.quantiles(milliseconds, n=4) if len(milliseconds) > 1 else milliseconds * 3
     return {
         "median_ms": round(statistics.median(milliseconds), 4),
@@ -59,7 +88,7 @@ def gflops_per_second(flops: float, milliseconds: float) -> float:
 
 def record(path: Path, rows: list[dict[str, Any]], command: str) -> None:
     """Write the rows, and what they were measured with."""
-    from advdrop.environment import machine, versions  # which takes a while
+    from advdrop.lab.environment import machine, versions  # which takes a while
 
     whole = {"command": command, "machine": machine(), "versions": versions(), "rows": rows}
     path.write_text(json.dumps(whole, indent=1) + "\n")

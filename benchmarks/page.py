@@ -22,11 +22,12 @@ import scaling
 import search
 import step
 import tabular
-from advdrop.report.collect import collect
-from advdrop.report.diagram import passes
-from advdrop.report.formats import main_table, markdown
-from advdrop.report.studies import measurements, studies_of
-from advdrop.report.svg import standalone
+from advdrop.lab.records.measurement import measurements
+from advdrop.lab.report.collect import collect
+from advdrop.lab.report.diagram import passes
+from advdrop.lab.report.formats import main_table, markdown
+from advdrop.lab.report.studies import studies_of
+from advdrop.lab.report.svg import standalone
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
 
 
 def filled(text: str, results: Path = ROOT / "results") -> str:
-    """The page with all of its tables made anew."""
+    """The page with new tables."""
 
     def made(found: re.Match[str]) -> str:
         if found[1] == "ledger":

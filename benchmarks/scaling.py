@@ -2,8 +2,8 @@
 
     python benchmarks/scaling.py [--json FILE] [--updates 30]
 
-Each way makes the same updates of vadd-kl on the embedded digits with the engine, 128 + 128 rows each, and is given its
-updates a second. The ways take turns.
+Each way makes the same updates of vadd-kl on the included digits with the engine, 128 + 128 rows each. The updates per
+second are compared. The ways take turns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from advdrop.engine.rundir import RunDirectory
+from advdrop.lab.engine.rundir import RunDirectory
 from measure import progress, record
 
 WAYS = {
@@ -28,7 +28,7 @@ WAYS = {
 }
 """Runs, threads of each process, processes of each run."""
 
-SETTINGS = ["training.labelled=128", "training.unlabelled=128", "training.evaluate_every=0", "training.epoch_updates=5"]
+SETTINGS = ["training.labeled=128", "training.unlabeled=128", "training.evaluate_every=0", "training.epoch_updates=5"]
 
 
 def start(path: Path, seed: int, threads: int, devices: int, updates: int) -> subprocess.Popen[bytes]:
@@ -81,7 +81,7 @@ def measure(updates: int, rounds: int) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As the performance page shows it."""
-    text = "| way | ms an update, over all runs | work a second |\n|---|---|---|\n"
+    text = "| way | ms per update, over all runs | work per second |\n|---|---|---|\n"
     for row in rows:
         text += f"| {row['way']} | {row['ms_per_update']:.0f} | {row['work_per_second']:.2f}x |\n"
     return text

@@ -1,4 +1,4 @@
-"""The mask search alone: against the public ports' kind of search, and against reading and writing its tensors once.
+"""The mask search alone, compared with the search of the public ports and with one read and write of its tensors.
 
 python benchmarks/search.py [--json FILE] [--repeats 41]
 """
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from advdrop import flip_mask
+from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.masks import sample_mask
-from advdrop.memory import keep_freed_memory
 from measure import record, summary, taking_turns
 from naive import naive_search
 
@@ -54,7 +54,7 @@ def measure(examples: int, units: int, delta: float, repeats: int) -> dict[str, 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As the performance page shows it."""
-    text = "| B x H | δ | flips | flip_mask | naive search | naive / ours | one read and write | ns an entry |\n"
+    text = "| B x H | δ | flips | flip_mask | naive search | naive / ours | one read and write | ns per entry |\n"
     text += "|---|---|---|---|---|---|---|---|\n"
     for row in rows:
         size = f"{row['examples']} x {row['units']:,} | {row['delta']:g} | {row['budget']}"

@@ -1,8 +1,8 @@
 """How much of the true divergence each mask search finds, compared with trying every mask.
 
-Small networks, so that the exhaustive search is possible: an under network, a layer of 12 units, an upper network with
-a hidden layer; half of them trained for a while, half as they were initialised. Every search gets the same sampled
-mask, target and budget.
+The networks are small, so that the exhaustive search is possible: a lower network, a layer of 12 units, and an upper
+network with a hidden layer. Half of them were trained for a while, half have their initial weights. Every search gets
+the same sampled mask, target and budget.
 
     python benchmarks/search_quality.py [--output docs/search-quality.md] [--networks 20]
 """
@@ -15,28 +15,31 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from advdrop import (
     AdversarialDropout,
-    Batch,
     CrossEntropy,
     Exhaustive,
     FirstOrder,
     Iterated,
+    MaskProblem,
     Probe,
     RandomFlips,
     SAdD,
-    Split,
+    Search,
+    Step,
     VAdD,
 )
-from advdrop.masks import MaskProblem, Masks, Search
-from advdrop.models import adversarial_layers
-from advdrop.objectives import AdD, Passes
+from advdrop.masks import Masks
+from advdrop.objectives import AdD
 
 UNITS, CLASSES, FEATURES, EXAMPLES = 12, 4, 8, 16
+LAYER = 5
+"""The position of the AdversarialDropout layer in a network."""
 SEARCHES: dict[str, Search] = {
     "first order (the paper)": FirstOrder(),
     "first order, ascending as printed": FirstOrder(order="smallest"),
@@ -59,7 +62,7 @@ Results = dict[tuple[str, float], dict[str, tuple[float, float]]]
 
 
 class Recorded(Search):
-    """Hands on the problem that an objective poses."""
+    """Remembers the problem of an objective."""
 
     def __call__(self, problem: MaskProblem) -> Masks:
         """Changes nothing."""
@@ -67,25 +70,24 @@ class Recorded(Search):
         return problem.sampled
 
 
-def networks(count: int) -> Iterator[tuple[Split, Tensor, Tensor]]:
+def networks(count: int) -> Iterator[tuple[nn.Sequential, Tensor, Tensor]]:
     """Seeded networks with rows to perturb; every second one was trained on blobs."""
     for seed in range(count):
         torch.manual_seed(seed)
-        model = Split(
-            nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, UNITS), nn.ReLU()),
-            nn.Sequential(AdversarialDropout(0.5), nn.Linear(UNITS, 10), nn.ReLU(), nn.Linear(10, CLASSES)),
-        )
-        centres = 1.5 * torch.randn(CLASSES, FEATURES)
+        lower = [nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, UNITS), nn.ReLU()]
+        upper = [AdversarialDropout(0.5), nn.Linear(UNITS, 10), nn.ReLU(), nn.Linear(10, CLASSES)]
+        model = nn.Sequential(*lower, *upper)
+        centers = 1.5 * torch.randn(CLASSES, FEATURES)
         if seed % 2:
-            optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+            step, optimizer = Step(model, CrossEntropy()), torch.optim.Adam(model.parameters(), lr=1e-2)
             for _ in range(200):
                 y = torch.randint(CLASSES, (64,))
-                loss = CrossEntropy()(model, Batch(centres[y] + torch.randn(64, FEATURES), y)).total
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
+                out = step(centers[y] + torch.randn(64, FEATURES), y)
+                optimizer.zero_grad()
+                out.loss.backward()
+                optimizer.step()
         y = torch.randint(CLASSES, (EXAMPLES,))
-        yield model, centres[y] + torch.randn(EXAMPLES, FEATURES), y
+        yield model, centers[y] + torch.randn(EXAMPLES, FEATURES), y
 
 
 def found(problem: MaskProblem, search: Search) -> Tensor:
@@ -100,11 +102,11 @@ def measure(count: int) -> Results:
     for number, (model, x, y) in enumerate(networks(count), 1):
         print(f"\rnetwork {number} of {count}", end="", file=sys.stderr, flush=True)
         for setting, (p, term) in SETTINGS.items():
-            adversarial_layers(model)[0].p = p
+            cast(AdversarialDropout, model[LAYER]).p = p
             for delta in DELTAS:
                 recorded = Recorded()
                 term.search, term.delta = recorded, delta
-                term.per_example(Passes(model, Batch(x, y), torch.Generator().manual_seed(number)))
+                Step(model, term)(x, y, generator=torch.Generator().manual_seed(number))
                 best[setting, delta].append(found(recorded.problem, Exhaustive()))
                 for name, search in SEARCHES.items():
                     reached[setting, delta][name].append(found(recorded.problem, search))
@@ -135,29 +137,29 @@ def page(results: Results, count: int) -> str:
 
 INTRODUCTION = """# How good is the mask search?
 
-Algorithm 1 linearises the divergence once and flips the units with the largest gains. How much of the true maximum does
-that find? On small layers every mask within the budget can be tried, so it can be measured.
+Algorithm 1 linearizes the divergence once and flips the units with the largest gains. How much of the true maximum does
+it find? On small layers every mask within the budget can be tried, so this can be measured.
 
-Made by `python benchmarks/search_quality.py --output docs/search-quality.md`: {count} seeded networks (half of them
-trained), a layer of {units} units below a hidden layer of 10, {examples} examples each. Each number is the divergence
-that the search found, summed over all examples, as a share of the exhaustive optimum; in brackets, the share of the
-examples on which it found the optimum itself.
+`python benchmarks/search_quality.py --output docs/search-quality.md` made this page with {count} seeded networks (half
+of them trained), a layer of {units} units below a hidden layer of 10, and {examples} examples each. Each number is the
+divergence that the search found, summed over all examples, as a share of the best value that the exhaustive search
+found. The number in brackets is the share of the examples for which the search found the best mask.
 """
 
 READING = """
-## Reading it
+## What the tables show
 
-- Outside the trap, the paper's one Jacobian finds most of what there is when one unit may be flipped, and can find less
-  than half of it when six may: it says nothing of how flips act together.
-- Linearising again (`Iterated`) never finds less than the paper's search, by construction, and finds more where several
-  units may be flipped. It costs one more forward and backward pass of the upper network for each further Jacobian, and
-  two forward passes to compare the two masks.
-- The ascending order that Algorithm 1 prints spends its budget on the units that matter least. With a budget so large
-  that every candidate fits in, the order no longer matters.
-- In the trap (p = 0, and the same noise in both passes) the Jacobian at ε0 = 1 is rounding error, and what the
-  first-order search finds there is better than random flips only because rounding, too, is larger for the larger
-  units; this is why it warns. The probe is alive there. It is also the better search for VAdD with p = 0, and the worse
-  one for VAdD with p = 0.5 and small budgets.
+- Except in the trap, the paper's search with one Jacobian finds most of the maximum if one unit may be flipped. If six
+  units may be flipped, it can find less than half of it, because one Jacobian does not show how flips act together.
+- The search that linearizes again (`Iterated`) never finds less than the paper's search, by construction. It finds more
+  if several units may be flipped. Each further Jacobian costs one forward and one backward pass of the upper network,
+  and comparing the two masks costs two forward passes.
+- The ascending order that Algorithm 1 prints uses the budget for the units that matter least. If the budget is large
+  enough for all candidates, the order does not matter.
+- In the trap (p = 0, and the same noise in both passes) the Jacobian at ε0 = 1 is only rounding error, so the
+  first-order search warns. What it finds is still better than random flips, because rounding errors are larger for
+  larger units. The probe works there. It is also the better search for VAdD with p = 0, and the worse one for VAdD with
+  p = 0.5 and small budgets.
 """
 
 
@@ -166,7 +168,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the page here instead of printing it")
     parser.add_argument("--networks", type=int, default=20, help="how many networks (20)")
     arguments = parser.parse_args()
-    warnings.filterwarnings("ignore", message="the mask search met an all-zero Jacobian")
+    warnings.filterwarnings("ignore", message="the mask search .* all-zero Jacobian")
     torch.set_num_threads(1)
     text = page(measure(arguments.networks), arguments.networks) + READING
     if arguments.output:

@@ -1,12 +1,12 @@
-"""The scikit-learn estimator beside others on tables, with all labels and with few.
+"""The scikit-learn estimator compared with others on tables, with all labels and with few.
 
     python benchmarks/tabular.py [--splits 10] [--json results/tabular.json]
 
-Each split is one stratified half for testing and one for training, of which all rows are labelled, or so many of each
-class; every method sees the same. Features are standardised for all. The methods that take no rows without labels get
-those with labels alone. ``covtype-like`` is made here in the shape of the forest cover table: 10 numbers, 44
-indicators, 7 classes of unequal size. The second table is the time of an update beside MLPClassifier's, from whole fits
-of the same updates on labelled rows, in turns.
+Each split is a stratified half for testing and a half for training. All training rows are labeled, or five of each
+class. Every method sees the same rows and the same standardized features; a method that cannot use unlabeled rows gets
+the labeled rows only. ``covtype-like`` is made here with the shape of the forest cover table: 10 numbers, 44
+indicators, 7 classes of unequal size. The second table compares the time of an update with MLPClassifier's, from whole
+fits with the same updates on labeled rows, which take turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
 from advdrop import AdversarialDropoutClassifier
-from advdrop.cli.table import table as text_table
+from advdrop.lab.report.text_table import table as text_table
 from measure import progress, record
 
 HIDDEN = (128,)
@@ -148,7 +148,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         wins = sum(ours > theirs for ours, theirs in zip(here["advdrop"], here["MLP"], strict=True))
         losses = sum(ours < theirs for ours, theirs in zip(here["advdrop"], here["MLP"], strict=True))
         lines.append([data, str(labels), *cells, f"{wins} to {losses}"])
-    return text_table(["data", "labels", *names, "splits won against MLP, lost"], lines) + "\n"
+    return text_table(["data", "labels", *names, "splits won and lost against MLP"], lines) + "\n"
 
 
 def cost_table(rows: list[dict[str, Any]]) -> str:
@@ -162,7 +162,7 @@ def cost_table(rows: list[dict[str, Any]]) -> str:
         for row in rows
         if "cost" in row
     ]
-    return text_table(["rows of an update", "advdrop, ms", "MLPClassifier, ms", "ratio"], lines) + "\n"
+    return text_table(["rows per update", "advdrop, ms", "MLPClassifier, ms", "ratio"], lines) + "\n"
 
 
 def main() -> None:

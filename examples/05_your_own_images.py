@@ -1,4 +1,4 @@
-"""A folder of images: train/CLASS/*.png, test/CLASS/*.png, and unlabelled/*.png, which count as well."""
+"""A folder of images: train/CLASS/*.png, test/CLASS/*.png, and unlabeled/*.png, which are used for training too."""
 
 import tempfile
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from advdrop.data import load
-from advdrop.engine import train
-from advdrop.experiments.recipes import recipe
+from advdrop.lab.config.recipes import recipe
+from advdrop.lab.data import load
+from advdrop.lab.engine import train
 
 with tempfile.TemporaryDirectory() as place:
-    folder = Path(place) / "digits"  # made here, so that there is one; yours is on your disk
+    folder = Path(place) / "digits"  # a folder made for this example; yours is on your disk
     for number, (picture, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
-        part = "test" if number >= 1500 else "train" if number < 100 else "unlabelled"
-        where = folder / (f"{part}/digit{label}" if part != "unlabelled" else part)
+        part = "test" if number >= 1500 else "train" if number < 100 else "unlabeled"
+        where = folder / (f"{part}/digit{label}" if part != "unlabeled" else part)
         where.mkdir(parents=True, exist_ok=True)
         Image.fromarray((picture.reshape(8, 8) * 15.9).astype("uint8")).save(where / f"{number}.png")
 

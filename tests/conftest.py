@@ -1,8 +1,11 @@
+import multiprocessing
+
 import pytest
 import torch
 from hypothesis import settings
 
-from advdrop.objectives import Passes
+from advdrop.step.passes import Passes
+from processes import CONTEXT, kill_the_rest
 
 # Two xdist workers share two cores: more threads would only fight.
 torch.set_num_threads(1)
@@ -24,4 +27,13 @@ def generator():
 @pytest.fixture
 def apart(monkeypatch):
     """Every pass by itself, so that two networks of which one could run them together draw the same noise."""
-    monkeypatch.setattr(Passes, "_on_their_own", lambda passes: False)
+    monkeypatch.setattr(Passes, "_separable", lambda passes, network: ([], []))
+
+
+@pytest.fixture
+def quick_processes(monkeypatch):
+    """What the package would spawn is forked from a server instead, and killed at the end if it is still there."""
+    real = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda name: CONTEXT if name == "spawn" else real(name))
+    yield
+    kill_the_rest()

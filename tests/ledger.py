@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from advdrop.experiments.config import merged
-from advdrop.experiments.recipes import resolve
-from advdrop.experiments.suite import Key, Suite
-from advdrop.report.records import ERROR, Record
+from advdrop.lab.config.config import merged
+from advdrop.lab.config.recipes import resolve
+from advdrop.lab.records.record import ERROR, Record
+from advdrop.lab.suites.suite import Key, Suite
 
 SHAPE, EXAMPLES, IMAGES = (1, 8, 8), 1500, 10_000
 VALUES: dict[str, Any] = {

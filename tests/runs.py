@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from advdrop.data import DataSet, Examples
-from advdrop.experiments.config import RunConfig, merged, overrides
-from advdrop.experiments.recipes import resolve
+from advdrop.lab.config.config import RunConfig, merged, overrides
+from advdrop.lab.config.recipes import resolve
+from advdrop.lab.data import DataSet, Examples
 
 CLASSES = ("a", "b", "c")
 
@@ -14,11 +14,11 @@ CLASSES = ("a", "b", "c")
 def rings(train: int = 60, test: int = 30, features: int = 6) -> DataSet:
     """Three classes of float features: easy, and the same every time."""
     draw = torch.Generator().manual_seed(7)
-    centres = 2.0 * torch.randn(len(CLASSES), features, generator=draw)
+    centers = 2.0 * torch.randn(len(CLASSES), features, generator=draw)
 
     def part(size: int) -> Examples:
         y = torch.arange(size) % len(CLASSES)
-        return Examples(centres[y] + torch.randn(size, features, generator=draw), y)
+        return Examples(centers[y] + torch.randn(size, features, generator=draw), y)
 
     return DataSet("rings", part(train), part(test), CLASSES)
 
@@ -27,9 +27,8 @@ def tiny(*settings: str, data: DataSet | None = None, method: str = "vadd-kl", l
     """A run of a second: twelve updates in three epochs of a small network, with whatever is set."""
     data = data or rings()
     base = {
-        "network": {"name": "mlp", "hidden": (16, 12), "dropout": 0.2},
-        "objective": {"delta": 0.25},
-        "training": {"updates": 12, "epoch_updates": 4, "labelled": 4, "unlabelled": 8, "measure_every": 3},
+        "network": {"name": "mlp", "hidden": (16, 12), "dropout": 0.2, "delta": 0.25},
+        "training": {"updates": 12, "epoch_updates": 4, "labeled": 4, "unlabeled": 8, "measure_every": 3},
         "engine": {"checkpoint_seconds": 0.0, "accelerator": "cpu"},
     }
     given = overrides(settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from advdrop.report.studies import Measurement
+from advdrop.lab.records.measurement import Measurement
 
 
 def autoencoder_of(row: str = "dropout", seed: int = 0, **changes: Any) -> Measurement:
@@ -51,8 +51,8 @@ def theory_of(**changes: Any) -> Measurement:
         "dropout": [0.0, 1.0, 2.0, 3.0],
     }.items():
         series |= {f"{method}/parameter": parameters, f"{method}/age": points, f"{method}/bmi": [-p for p in points]}
-    series |= {"linearised/k": [1.0, 2.0], "linearised/missed_percent": [5.0, 12.0]}
-    series |= {"linearised/reached_percent": [99.0, 95.0]}
+    series |= {"linearized/k": [1.0, 2.0], "linearized/missed_percent": [5.0, 12.0]}
+    series |= {"linearized/reached_percent": [99.0, 95.0]}
     numbers = {"training_identity": 1e-15, "dropout_identity": 2e-15, "largest_gap": 1e-10, "not_converged": 0.0}
     numbers |= {"fits": 8.0, "examples": 50.0, "features": 2.0}
     own = {"study": "linear-regression", "dataset": "diabetes", "settings": {}, "shape": ()}

@@ -15,7 +15,7 @@ rows:
   quoted: {{name: Quoted, quoted: Somebody (2000), paper: {{few: "9.99"}}}}
   dropout: {{name: Plain, method: dropout, paper: {{few: "20.00 ± 1.00"}}}}
   vadd-kl: {{name: VAdD (KL), method: vadd-kl, paper: {{few: "**15.00 ± 1.00**"}}}}
-  random: {{name: Random flips, method: vadd-kl, settings: {{objective: {{search: random}}}}}}
+  random: {{name: Random flips, method: vadd-kl, settings: {{objective: {{terms: {{vadd-kl: {{search: random}}}}}}}}}}
 compare: [[vadd-kl, dropout], [random, vadd-kl]]
 protocols:
   paper: {{about: the whole length, seeds: 5}}
@@ -23,8 +23,7 @@ protocols:
     about: a few updates
     seeds: 2
     settings:
-      network: {{hidden: [16, 12]}}
-      objective: {{delta: 0.25}}
+      network: {{hidden: [16, 12], delta: 0.25}}
       training: {{updates: {updates}, epoch_updates: 10}}
       engine: {{accelerator: cpu, checkpoint_seconds: 0.0}}
 """

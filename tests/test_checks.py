@@ -9,7 +9,7 @@ import torch
 from advdrop import checks
 
 ON_CPU = torch.ones(1)
-ON_DEVICE = SimpleNamespace(device=torch.device("cuda"))
+ON_DEVICE = SimpleNamespace(is_meta=False, is_cpu=False)
 
 
 @pytest.fixture(autouse=True)

@@ -66,22 +66,34 @@ def run(python, code, *arguments):
     return done.stdout
 
 
-CORE = """
+LIBRARY = """
 import importlib.util, torch, advdrop
 from torch import nn
 assert importlib.util.find_spec("numpy") is None and importlib.util.find_spec("lightning") is None
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), advdrop.AdversarialDropout(p=0.5), nn.Linear(32, 3))
+x, y, u = torch.randn(8, 4), torch.randint(3, (8,)), torch.randn(8, 4)
 objective = advdrop.CrossEntropy() + advdrop.Ramp(1.0) * advdrop.VAdD(delta=0.1) + advdrop.VAT(epsilon=1.0)
-batch = advdrop.Batch(torch.randn(8, 4), torch.randint(3, (8,)), torch.randn(8, 4))
-objective(model, batch).total.backward()
-assert model[0].weight.grad.abs().sum() > 0
-plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-print(advdrop.places(plain, batch.x))
-wrapped = advdrop.wrap(plain, after="1", delta=0.2)
-objective(wrapped, batch).total.backward()
-assert wrapped.unwrap() is plain
-print(advdrop.audit(model.eval(), [(batch.x, batch.y)]))
+
+own = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), advdrop.AdversarialDropout(p=0.5), nn.Linear(32, 3))
+out = advdrop.Step(own, objective)(x, y, unlabeled=u, progress=0.5)
+out.loss.backward()
+assert own[0].weight.grad.abs().sum() > 0 and set(out.terms) == {"cross_entropy", "vadd_kl", "vat"}
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lower, self.upper = nn.Linear(4, 32), nn.Linear(32, 3)
+    def forward(self, x):
+        return {"logits": self.upper(torch.relu(self.lower(x)))}
+
+plain = Plain()
+print(advdrop.places(plain, x))
+assert advdrop.insert(plain, after="lower", delta=0.2) is plain
+advdrop.Step(plain, objective)(x, y, unlabeled=u, progress=1.0).loss.backward()
+assert plain.lower.weight.grad.abs().sum() > 0
+print(advdrop.audit(plain.eval(), [(x, y)]).summary)
+print(advdrop.explain(own, x[0]).summary)
+assert advdrop.remove(plain) is plain and not plain.lower._forward_hooks
 for name in advdrop.__all__:
     try:
         getattr(advdrop, name)
@@ -91,9 +103,9 @@ for name in advdrop.__all__:
 """
 
 
-def test_with_torch_alone_the_core_works_and_the_rest_says_what_it_wants(built, tmp_path):
+def test_with_torch_alone_the_library_works_and_the_rest_says_what_it_needs(built, tmp_path):
     python = environment(tmp_path / "env", built[0])
-    said = run(python, CORE)
+    said = run(python, LIBRARY)
     assert {line.split()[1] for line in said.splitlines() if line.startswith("extra:")} == {
         "AdversarialDropoutClassifier",
         "AdversarialDropoutRegressor",
@@ -116,7 +128,7 @@ assert advdrop.AdversarialDropoutClassifier(max_iter=20, random_state=0).fit(x, 
 """,
     "tensorboard": "import tensorboard, torch.utils.tensorboard",
     "train": """
-from advdrop.cli.main import main
+from advdrop.lab.cli.main import main
 assert main(["train", "--updates", "3", "--quiet", "--out", "run"]) == 0
 assert main(["audit", "run", "--images", "5"]) == 0
 assert main(["report", "run", "-o", "page.html"]) == 0

@@ -32,26 +32,19 @@ def logits_pair(generator, dtype=torch.float64, shape=(7, 5)):
 
 @every_divergence
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("shape", [(7, 5), (1, 2), (3, 100)])
-def test_logits_against_numpy(divergence, dtype, tolerance, shape, generator):
-    target, logits = logits_pair(generator, dtype, shape)
-    found = divergence(target, logits)
-    expected = by_hand(divergence, softmax(target.double().numpy()), softmax(logits.double().numpy()))
-    assert (found.shape, found.dtype) == (shape[:1], dtype)
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+def test_logits_and_probabilities_against_numpy(divergence, dtype, tolerance, generator):
+    for shape in ((7, 5), (1, 2), (3, 100)):
+        target, logits = logits_pair(generator, dtype, shape)
+        t, o = (softmax(tensor.double().numpy()) for tensor in (target, logits))
+        for found in (
+            divergence(target, logits),
+            divergence(torch.from_numpy(t).to(dtype), logits, given="probabilities"),
+        ):
+            assert (found.shape, found.dtype) == (shape[:1], dtype)
+            np.testing.assert_allclose(found, by_hand(divergence, t, o), rtol=tolerance, atol=tolerance)
 
 
-@every_divergence
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_probabilities_against_numpy(divergence, dtype, tolerance, generator):
-    target, logits = logits_pair(generator, dtype)
-    t = softmax(target.double().numpy())
-    found = divergence(torch.from_numpy(t).to(dtype), logits, given="probabilities")
-    expected = by_hand(divergence, t, softmax(logits.double().numpy()))
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_labels_against_numpy(dtype, generator):
     _, logits = logits_pair(generator)
     y = torch.tensor([0, 4, 2, 2, 1, 0, 3], dtype=dtype)
@@ -120,13 +113,13 @@ EXTREME = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [0.0, 0.0, 0.0], [1e
 
 
 @every_divergence
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_extreme_logits_have_finite_values_and_gradients(divergence, dtype):
-    target = EXTREME.roll(1, 0).to(dtype).requires_grad_()
-    logits = EXTREME.to(dtype).requires_grad_()
-    values = divergence(target, logits)
-    slopes = torch.autograd.grad(values.sum(), (target, logits))
-    assert all(t.isfinite().all() for t in (values, *slopes))
+def test_extreme_logits_have_finite_values_and_gradients(divergence):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        target = EXTREME.roll(1, 0).to(dtype).requires_grad_()
+        logits = EXTREME.to(dtype).requires_grad_()
+        values = divergence(target, logits)
+        slopes = torch.autograd.grad(values.sum(), (target, logits))
+        assert all(t.isfinite().all() for t in (values, *slopes))
 
 
 @every_divergence
@@ -150,14 +143,14 @@ def test_the_exact_values_at_extreme_logits():
 
 
 @every_divergence
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_raised_to_float32(divergence, dtype, generator):
-    target, logits = logits_pair(generator, dtype)
-    found = divergence(target, logits)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, divergence(target.float(), logits.float()))
-    assert divergence(target.softmax(1), logits, given="probabilities").dtype == torch.float32
-    assert divergence(torch.zeros(7, dtype=torch.int64), logits).dtype == torch.float32
+def test_half_precision_is_raised_to_float32(divergence, generator):
+    for dtype in (torch.bfloat16, torch.float16):
+        target, logits = logits_pair(generator, dtype)
+        found = divergence(target, logits)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, divergence(target.float(), logits.float()))
+        assert divergence(target.softmax(1), logits, given="probabilities").dtype == torch.float32
+        assert divergence(torch.zeros(7, dtype=torch.int64), logits).dtype == torch.float32
 
 
 @every_divergence
@@ -170,14 +163,9 @@ def test_gradients_flow_into_both_arguments_and_are_right(divergence, given, gen
     )
     slopes = torch.autograd.grad(divergence(target, logits, given=given).sum(), (target, logits))
     assert all(slope.abs().max() > 1e-3 for slope in slopes)
-
-
-@every_divergence
-def test_a_detached_target_stops_the_gradient(divergence, generator):
-    target, logits = (t.requires_grad_() for t in logits_pair(generator))
-    divergence(target.detach(), logits).sum().backward()
+    divergence(target.detach(), logits, given=given).sum().backward()
     assert target.grad is None
-    assert logits.grad.abs().max() > 0
+    torch.testing.assert_close(logits.grad, slopes[1])
 
 
 @every_divergence
@@ -204,11 +192,11 @@ ERRORS = {
 }
 
 
-@every_divergence
 @pytest.mark.parametrize(("target", "logits", "options", "error", "message"), ERRORS.values(), ids=ERRORS)
-def test_errors_show_what_was_given(divergence, target, logits, options, error, message):
-    with pytest.raises(error, match=message):
-        divergence(target, logits, **options)
+def test_errors_show_what_was_given(target, logits, options, error, message):
+    for divergence in DIVERGENCES:
+        with pytest.raises(error, match=message):
+            divergence(target, logits, **options)
 
 
 def test_labels_are_not_looked_at_when_checks_are_off():

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,66 +12,81 @@ import advdrop
 
 SOURCE = Path(advdrop.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
+ORDER = ("data models", "config", "suites", "engine", "records", "studies", "report", "cli")
+"""The folders of the lab: each may import those before it. Data and models do not know each other."""
+STEPS = {folder: step for step, folders in enumerate(ORDER) for folder in folders.split()}
+STANDARD = {"__future__", *sys.stdlib_module_names}
 
 
 def imports(path):
+    """Every module that a file imports: anywhere, also inside functions and for type checkers alone."""
+    package = [*path.relative_to(SOURCE.parent).parent.parts]
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-        elif isinstance(node, ast.Import):
+        if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:  # from advdrop import lab: the name may be a module
+                yield f"{module}.{alias.name}"
 
 
-def modules(*folders):
-    """The modules of these folders; ``""`` is the package itself."""
-    found = [path for path in MODULES if (path.parent.name if path.parent != SOURCE else "") in folders]
-    assert found
-    return found
+def inside(name, module):
+    return name == module or name.startswith(f"{module}.")
 
 
-@pytest.mark.parametrize(
-    ("folder", "forbidden"),
-    [
-        ("masks", ("objectives", "models", "data", "engine", "presets", "experiments", "cli")),
-        ("models", ("objectives", "data", "engine", "presets", "experiments", "cli")),
-        ("objectives", ("data", "engine", "presets", "experiments", "cli")),
-        ("data", ("objectives", "models", "engine", "presets", "experiments", "cli")),
-        ("experiments", ("engine", "cli")),
-        ("engine", ("cli",)),
-        ("analysis", ("engine", "cli", "experiments", "presets")),
-        ("report", ("analysis", "objectives", "masks", "models", "data")),
-    ],
-)
-def test_imports_go_one_way(folder, forbidden):
-    for path in modules(folder):
-        for name in imports(path):
-            assert not name.startswith(tuple(f"advdrop.{other}" for other in forbidden)), (path.name, name)
+def library():
+    lab = SOURCE / "lab"
+    return [path for path in MODULES if lab not in path.parents and path != SOURCE / "__main__.py"]
 
 
-def test_the_core_needs_torch_alone():
-    allowed = {"advdrop", "torch", "__future__", *sys.stdlib_module_names}
-    for path in modules("masks", "models", "objectives", ""):
-        own = {"files.py": {"pooch"}, "estimator.py": {"numpy", "sklearn"}}.get(path.name, set())
-        assert {name.split(".")[0] for name in imports(path)} <= allowed | own, path
+def test_the_library_does_not_know_the_lab():
+    for path in library():
+        assert not [name for name in imports(path) if inside(name, "advdrop.lab")], path
+
+
+def test_the_library_needs_torch_alone():
+    for path in library():
+        own = {"numpy", "sklearn"} if path.parent == SOURCE / "sklearn" else set()
+        assert {name.split(".")[0] for name in imports(path)} <= {"advdrop", "torch"} | own | STANDARD, path
+
+
+@pytest.mark.parametrize("folder", ["", *STEPS])
+def test_imports_of_the_lab_go_one_way(folder):
+    paths = sorted((SOURCE / "lab" / folder).rglob("*.py")) if folder else sorted((SOURCE / "lab").glob("*.py"))
+    assert paths
+    forbidden = [other for other, step in STEPS.items() if other != folder and (not folder or step >= STEPS[folder])]
+    for path in paths:
+        against = [name for name in imports(path) if any(inside(name, f"advdrop.lab.{other}") for other in forbidden)]
+        assert not against, path
+
+
+def test_every_folder_of_the_lab_has_its_place():
+    assert {path.parent.name for path in (SOURCE / "lab").glob("*/*.py")} == set(STEPS)
 
 
 def test_only_the_engine_imports_lightning():
     for path in MODULES:
-        lightning = any(name.split(".")[0] == "lightning" for name in imports(path))
+        lightning = any(inside(name, "lightning") for name in imports(path))
         assert not lightning or path.parent.name == "engine", path
 
 
-def test_help_and_configuration_wait_for_no_torch():
-    code = (
-        "import sys, advdrop.cli.main, advdrop.experiments.config; "
-        "assert not {'torch', 'lightning', 'numpy'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_importing_advdrop_imports_no_torch():
-    code = "import sys, advdrop; assert 'torch' not in sys.modules; advdrop.VAdD; assert 'torch' in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_what_is_imported_no_sooner_than_it_is_needed():
+    """In a process of its own, one import after the other."""
+    report = {path.stem for path in (SOURCE / "lab/report").glob("*.py")} - {"__init__"}
+    steps = [
+        ("import advdrop", "torch numpy"),
+        ("import advdrop.lab.cli.main, advdrop.lab.config.config", "torch lightning numpy"),
+        (f"from advdrop.lab.report import {', '.join(sorted(report))}", "torch lightning numpy scipy"),
+        ("from advdrop.lab.suites.suite import Suite; Suite.load('table1')", "torch lightning numpy scipy"),
+        ("advdrop.VAdD", "lightning requests pooch scipy sklearn PIL"),
+        ("import advdrop.lab.data.sources", "lightning requests pooch scipy sklearn PIL"),
+    ]
+    lines = ["import sys"]
+    for code, late in steps:
+        lines += [code, f"assert not {set(late.split())} & set(sys.modules), {code!r}"]
+    lines += ["assert 'torch' in sys.modules"]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=300)
 
 
 def test_public_names_are_there_and_typed():
@@ -82,19 +98,11 @@ def test_public_names_are_there_and_typed():
     }
     assert set(advdrop.__all__) == typed
     assert all(getattr(advdrop, name) is not None for name in advdrop.__all__)
-    code = "import advdrop; advdrop.masks.hamming; advdrop.models.mnist_cnn; advdrop.schedules.ramp_up"
-    subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'VADD'"):
         _ = advdrop.VADD
 
 
-def test_the_report_imports_no_torch():
-    code = (
-        "import sys\n"
-        "from advdrop.report import collect, diagram, explanation, figures, formats, html, pictures, records\n"
-        "from advdrop.report import autoencoder_study, statistics, studies, svg, theory_study, verdicts\n"
-        "from advdrop.experiments import suite\n"
-        "suite.Suite.load('table1')\n"
-        "assert not {'torch', 'lightning', 'numpy', 'scipy'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_folders_can_be_reached_without_an_import(monkeypatch):
+    for name in ("masks", "schedules", "lab"):
+        monkeypatch.delattr(advdrop, name, raising=False)
+        assert getattr(advdrop, name) is import_module(f"advdrop.{name}")

@@ -4,14 +4,14 @@ import pytest
 
 from advdrop import AUTHORS, PAPER, CrossEntropy, kl, qe, reverse_kl
 from advdrop.presets import PRESETS
-from small import batch, quiet
+from small import quiet, run
 
 
 @pytest.mark.parametrize(
     ("preset", "ties", "scale", "search_divergence", "terms"),
     [
         (PAPER, "exact", "inverted", None, ["cross_entropy", "vadd_kl"]),
-        (AUTHORS, "dropped", "renormalised", reverse_kl, ["cross_entropy", "vadd_kl", "entropy_minimisation"]),
+        (AUTHORS, "dropped", "renormalized", reverse_kl, ["cross_entropy", "vadd_kl", "entropy_minimization"]),
     ],
     ids=["paper", "authors"],
 )
@@ -24,6 +24,6 @@ def test_choices(preset, ties, scale, search_divergence, terms):
     assert vadd.delta == 0.1
     assert preset.vadd(qe).search_divergence is None
     assert preset.sadd().search.ties == ties
-    loss = preset.complete(CrossEntropy() + preset.vadd())(quiet(0.5), batch(), moving=preset.moving)
+    loss = run(quiet(0.5), preset.complete(CrossEntropy() + preset.vadd()), updating=preset.updating)
     assert list(loss.terms) == terms
-    assert preset.moving == {"labelled", "clean", "second", "adversarial"}
+    assert preset.updating == {"labeled", "clean", "second", "adversarial"}

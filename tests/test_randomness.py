@@ -1,10 +1,20 @@
 import hashlib
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from advdrop.randomness import borrowed_noise, derived_generator, derived_seed, mask_generator, noise_state, seed_noise
+from advdrop.randomness import (
+    borrowed_noise,
+    derived_generator,
+    derived_seed,
+    mask_generator,
+    noise_state,
+    python_state,
+    seed_noise,
+)
 
 CPU = torch.device("cpu")
 
@@ -78,11 +88,40 @@ def test_an_accelerators_noise_is_borrowed_too(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda device: Accelerator)
     device = torch.device("cuda", 1)
     start = noise_state(device)
+    assert start.equals(noise_state(device))
+    assert not start.equals(noise_state(CPU))
+    assert not noise_state(CPU).equals(start)
     Accelerator.state = torch.tensor([2])
+    assert not start.equals(noise_state(device))
     with borrowed_noise(device, start):
         assert Accelerator.state.item() == 1
         Accelerator.state = torch.tensor([3])
     assert Accelerator.state.item() == 2
+
+
+def test_states_that_would_draw_the_same_are_equal():
+    state = noise_state(CPU)
+    assert state.equals(noise_state(CPU))
+    torch.rand(1)
+    assert not state.equals(noise_state(CPU))
+    state.restore()
+    assert state.equals(noise_state(CPU))
+
+
+def test_pythons_and_numpys_noise_can_be_repeated(monkeypatch):
+    def drawn():
+        return random.random(), np.random.random()  # noqa: NPY002
+
+    state = python_state()
+    first, second = drawn(), drawn()
+    assert first != second
+    state.restore()
+    assert drawn() == first
+    monkeypatch.delitem(__import__("sys").modules, "numpy")
+    state = python_state()
+    first = random.random()
+    state.restore()
+    assert random.random() == first
 
 
 def drawn(generator):

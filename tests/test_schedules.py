@@ -70,7 +70,6 @@ def test_a_ramp_is_a_weight_times_the_ramp_up():
     assert Ramp(2.0, 0.5) == Ramp(2.0, 0.5) != Ramp(2.0, 0.4)
 
 
-@pytest.mark.parametrize("function", [ramp_up, ramp_down, lambda t, over: Ramp(1.0, over)(t)])
 @pytest.mark.parametrize(
     ("progress", "over", "error", "message"),
     [
@@ -82,11 +81,15 @@ def test_a_ramp_is_a_weight_times_the_ramp_up():
         (0.5, True, TypeError, r"over must be a number.*True \(bool\)"),
     ],
 )
-def test_errors(function, progress, over, error, message):
-    with pytest.raises(error, match=message):
-        function(progress, over)
+def test_errors(progress, over, error, message):
+    for function in (ramp_up, ramp_down, lambda t, over: Ramp(1.0, over)(t)):
+        with pytest.raises(error, match=message):
+            function(progress, over)
 
 
-def test_a_ramp_checks_its_length_at_once():
+def test_a_ramp_checks_its_options_at_once():
     with pytest.raises(ValueError, match=r"over must be in \[0, 1\], got 80"):
         Ramp(1.0, over=80)
+    with pytest.raises(ValueError, match="maximum must be positive"):
+        Ramp(-3.0)
+    assert Ramp(0.0)(1.0) == 0.0

@@ -8,103 +8,110 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from advdrop.analysis.audit import audit as audit
     from advdrop.analysis.explain import explain as explain
-    from advdrop.batch import Batch as Batch
     from advdrop.checks import value_checks as value_checks
     from advdrop.divergences import cross_entropy as cross_entropy
     from advdrop.divergences import kl as kl
     from advdrop.divergences import mse as mse
     from advdrop.divergences import qe as qe
     from advdrop.divergences import reverse_kl as reverse_kl
-    from advdrop.estimator import AdversarialDropoutClassifier as AdversarialDropoutClassifier
-    from advdrop.estimator import AdversarialDropoutRegressor as AdversarialDropoutRegressor
+    from advdrop.insertion import insert as insert
+    from advdrop.insertion import places as places
+    from advdrop.insertion import remove as remove
     from advdrop.masks import AdversarialDropout as AdversarialDropout
     from advdrop.masks import Exhaustive as Exhaustive
     from advdrop.masks import FirstOrder as FirstOrder
     from advdrop.masks import Iterated as Iterated
+    from advdrop.masks import MaskProblem as MaskProblem
     from advdrop.masks import Probe as Probe
     from advdrop.masks import RandomFlips as RandomFlips
+    from advdrop.masks import Search as Search
     from advdrop.masks import flip_budget as flip_budget
     from advdrop.masks import flip_mask as flip_mask
     from advdrop.masks import sample_mask as sample_mask
-    from advdrop.models.split import Split as Split
-    from advdrop.models.split import cut as cut
-    from advdrop.models.wrap import places as places
-    from advdrop.models.wrap import wrap as wrap
     from advdrop.objectives import AT as AT
     from advdrop.objectives import VAT as VAT
     from advdrop.objectives import AdD as AdD
     from advdrop.objectives import CrossEntropy as CrossEntropy
-    from advdrop.objectives import EntropyMinimisation as EntropyMinimisation
+    from advdrop.objectives import EntropyMinimization as EntropyMinimization
     from advdrop.objectives import MutualExclusivity as MutualExclusivity
     from advdrop.objectives import PiModel as PiModel
     from advdrop.objectives import SAdD as SAdD
     from advdrop.objectives import TemporalEnsembling as TemporalEnsembling
-    from advdrop.objectives import TrainingStep as TrainingStep
+    from advdrop.objectives import Term as Term
     from advdrop.objectives import TransformationStability as TransformationStability
     from advdrop.objectives import VAdD as VAdD
     from advdrop.presets import AUTHORS as AUTHORS
     from advdrop.presets import PAPER as PAPER
     from advdrop.schedules import Ramp as Ramp
-    from advdrop.statistics import frozen_statistics as frozen_statistics
+    from advdrop.sklearn import AdversarialDropoutClassifier as AdversarialDropoutClassifier
+    from advdrop.sklearn import AdversarialDropoutRegressor as AdversarialDropoutRegressor
+    from advdrop.step.batch_norm import frozen_statistics as frozen_statistics
+    from advdrop.step.passes import Passes as Passes
+    from advdrop.step.step import Loss as Loss
+    from advdrop.step.step import Step as Step
 
 __version__ = "0.1.0"
 
-# `import advdrop` imports no torch: a name is fetched from its module when it is first used.
+# `import advdrop` does not import torch: a name is fetched from its module when it is first used.
 _HOME = {
     "analysis.audit": ["audit"],
     "analysis.explain": ["explain"],
-    "batch": ["Batch"],
     "checks": ["value_checks"],
     "divergences": ["cross_entropy", "kl", "mse", "qe", "reverse_kl"],
-    "estimator": ["AdversarialDropoutClassifier", "AdversarialDropoutRegressor"],
+    "insertion": ["insert", "places", "remove"],
     "masks": [
         "AdversarialDropout",
         "Exhaustive",
         "FirstOrder",
         "Iterated",
+        "MaskProblem",
         "Probe",
         "RandomFlips",
+        "Search",
         "flip_budget",
         "flip_mask",
         "sample_mask",
     ],
-    "models.split": ["Split", "cut"],
-    "models.wrap": ["places", "wrap"],
     "objectives": [
         "AT",
         "VAT",
         "AdD",
         "CrossEntropy",
-        "EntropyMinimisation",
+        "EntropyMinimization",
         "MutualExclusivity",
         "PiModel",
         "SAdD",
         "TemporalEnsembling",
-        "TrainingStep",
+        "Term",
         "TransformationStability",
         "VAdD",
     ],
     "presets": ["AUTHORS", "PAPER"],
     "schedules": ["Ramp"],
-    "statistics": ["frozen_statistics"],
+    "sklearn": ["AdversarialDropoutClassifier", "AdversarialDropoutRegressor"],
+    "step.batch_norm": ["frozen_statistics"],
+    "step.passes": ["Passes"],
+    "step.step": ["Loss", "Step"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name in {module.split(".")[0] for module in _HOME}:
+    if name in _MODULE_OF:
+        try:
+            value = getattr(import_module(f"advdrop.{_MODULE_OF[name]}"), name)
+        except ModuleNotFoundError as error:
+            if _MODULE_OF[name] != "sklearn" or (error.name or "advdrop").startswith("advdrop"):
+                raise
+            raise ImportError(
+                f"{name} needs {error.name}, which is not installed; pip install 'advdrop[sklearn]'"
+            ) from None
+        globals()[name] = value  # also where a module has the name of its function
+        return value
+    if name in {module.split(".")[0] for module in _HOME} | {"lab"}:
         return import_module(f"advdrop.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'advdrop' has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"advdrop.{_MODULE_OF[name]}"), name)
-    except ModuleNotFoundError as error:
-        if _MODULE_OF[name] != "estimator" or (error.name or "advdrop").startswith("advdrop"):
-            raise
-        raise ImportError(
-            f"{name} needs {error.name}, which is not installed; pip install 'advdrop[sklearn]'"
-        ) from None
+    raise AttributeError(f"module 'advdrop' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ def main() -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # so that a log file can be followed
     try:
-        from advdrop.cli.main import main as run
+        from advdrop.lab.cli.main import main as run
     except ModuleNotFoundError as error:
         if (error.name or "advdrop").split(".")[0] == "advdrop":
             raise

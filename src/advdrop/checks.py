@@ -1,12 +1,13 @@
-"""What the library refuses, and when it looks.
+"""Checks of arguments, with error messages that show the value and the way out.
 
-Shapes and types are checked always: that is free. Values (NaN, labels out of range, a Jacobian that is zero
-everywhere) can only be seen by waiting for the device, so they are checked always on the CPU, and on an
-accelerator at the first few steps and on request.
+Shapes and types are always checked, because that costs nothing. To check values (NaN, labels out of range, an all-zero
+Jacobian), the program has to wait for the device. So values are always checked on the CPU, and on an accelerator in the
+first few steps and on request.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from torch import Tensor
 When = Literal["auto", "always", "never"]
 
 FIRST_STEPS = 3
-"""How many times each check looks at the values of a device tensor under ``"auto"``."""
+"""The number of times each check looks at the values of a device tensor under ``"auto"``."""
 
 _when: ContextVar[When] = ContextVar("advdrop_value_checks", default="auto")
 _looked: Counter[str] = Counter()
@@ -47,18 +48,18 @@ def value_checks(when: When) -> Iterator[None]:
 
 
 def due(check: str, tensor: Tensor) -> bool:
-    """Whether the named check should look at the values of this tensor now."""
+    """Return True if the named check should look at the values of this tensor now."""
     when = _when.get()
-    if torch.compiler.is_compiling() or tensor.device.type == "meta" or when == "never":
+    if when == "never" or tensor.is_meta or torch.compiler.is_compiling():
         return False
-    if when == "always" or tensor.device.type == "cpu":
+    if when == "always" or tensor.is_cpu:
         return True
     _looked[check] += 1
     return _looked[check] <= FIRST_STEPS
 
 
 def fraction(name: str, value: float) -> float:
-    """``value`` as a float in [0, 1], or an error that names it."""
+    """Return ``value`` as a float in [0, 1], or raise an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number in [0, 1], got {value!r} ({type(value).__name__})")
     if not 0.0 <= value <= 1.0:
@@ -67,7 +68,7 @@ def fraction(name: str, value: float) -> float:
 
 
 def positive(name: str, value: float) -> float:
-    """``value`` as a finite float above zero, or an error that names it."""
+    """Return ``value`` as a finite float above zero, or raise an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
     if not 0.0 < value < float("inf"):
@@ -76,7 +77,7 @@ def positive(name: str, value: float) -> float:
 
 
 def count(name: str, value: int, least: int = 1) -> int:
-    """``value`` as an int of at least ``least``, or an error that names it."""
+    """Return ``value`` as an int of at least ``least``, or raise an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {value!r} ({type(value).__name__})")
     if value < least:
@@ -85,14 +86,14 @@ def count(name: str, value: int, least: int = 1) -> int:
 
 
 def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """``value`` if it is one of ``allowed``, or an error that lists them."""
+    """Return ``value`` if it is one of ``allowed``, or raise an error that lists them."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value
 
 
 def floating(name: str, tensor: Tensor) -> Tensor:
-    """``tensor`` if it holds floats and at least one example, or an error that says what would be right."""
+    """Return ``tensor`` if it has floats and at least one example, or raise an error."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if not tensor.is_floating_point():
@@ -103,7 +104,7 @@ def floating(name: str, tensor: Tensor) -> Tensor:
 
 
 def examples(name: str, tensor: Tensor) -> Tensor:
-    """``tensor`` if it holds floats, or integers that are tokens, and at least one example."""
+    """Return ``tensor`` if it has floats or integers (tokens) and at least one example, or raise an error."""
     tokens = isinstance(tensor, Tensor) and tensor.dtype in (torch.int32, torch.int64)
     if tokens and tensor.dim() > 0 and len(tensor) > 0:
         return tensor
@@ -111,7 +112,7 @@ def examples(name: str, tensor: Tensor) -> Tensor:
 
 
 def same_shape(left_name: str, left: Tensor, right_name: str, right: Tensor) -> None:
-    """An error that shows both shapes unless they are equal."""
+    """Raise an error that shows both shapes unless they are equal."""
     if left.shape != right.shape:
         raise ValueError(
             f"{left_name} and {right_name} must have the same shape, got {tuple(left.shape)} and {tuple(right.shape)}"
@@ -119,15 +120,15 @@ def same_shape(left_name: str, left: Tensor, right_name: str, right: Tensor) -> 
 
 
 class NonFiniteError(ValueError):
-    """A NaN or an infinity where numbers must be."""
+    """An error: a NaN or an infinity in a tensor that must be finite."""
 
 
 def finite(name: str, tensor: Tensor) -> None:
-    """An error that names the examples with a NaN or an infinity (when value checks are due)."""
+    """Raise an error that names the examples with a NaN or an infinity, if value checks are due."""
     if not due(name, tensor):
         return
-    least, most = torch.aminmax(tensor)
-    if not (least.isfinite() and most.isfinite()):
+    # The sum is finite only if every element is; it may also overflow, so a second look decides.
+    if not math.isfinite(tensor.sum().item()) and not bool(tensor.isfinite().all()):
         bad = (~tensor.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
         raise NonFiniteError(
@@ -137,17 +138,17 @@ def finite(name: str, tensor: Tensor) -> None:
 
 
 def binary(name: str, tensor: Tensor) -> None:
-    """An error that shows an offending value unless every element is 0 or 1 (when value checks are due)."""
+    """Raise an error that shows a wrong value unless every element is 0 or 1, if value checks are due."""
     if not due(name, tensor):
         return
-    least, most = torch.aminmax(torch.addcmul(tensor, tensor, tensor, value=-1.0))  # x - x², in one go
+    least, most = torch.aminmax(torch.addcmul(tensor, tensor, tensor, value=-1.0))  # x - x², in one call
     if not (least == 0 and most == 0):
         odd = tensor[(tensor != 0) & (tensor != 1)][0].item()
         raise ValueError(f"{name} must hold only 0 and 1, got {odd!r}")
 
 
 def label_vector(y: Tensor) -> Tensor:
-    """``y`` if it is a vector of integers, or an error that says what would be right."""
+    """Return ``y`` if it is a vector of integers, or raise an error."""
     if not isinstance(y, Tensor):
         raise TypeError(f"labels must be a tensor, got {type(y).__name__}")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -158,7 +159,7 @@ def label_vector(y: Tensor) -> Tensor:
 
 
 def labels(y: Tensor, classes: int) -> None:
-    """An error unless ``y`` is a vector of class indices 0..C-1 (values, when value checks are due)."""
+    """Raise an error unless ``y`` is a vector of class indices 0..C-1 (values: if value checks are due)."""
     if label_vector(y).numel() and due("labels", y):
         least, most = (int(v) for v in torch.aminmax(y))
         if least < 0 or most >= classes:

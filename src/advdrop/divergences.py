@@ -1,4 +1,4 @@
-"""D[target, output], per example: how far the output of a network is from a target.
+"""D[target, output]: the divergence of a network's output from a target, for each example.
 
 The output is always logits ``(B, C)``. The target is logits, probabilities or labels::
 
@@ -6,7 +6,7 @@ The output is always logits ``(B, C)``. The target is logits, probabilities or l
     kl(ensemble_probabilities, logits, given="probabilities")
     kl(y, logits)                                             # integers are labels
 
-Half-precision logits are raised to float32 first, so all of them are stable under autocast. Gradients flow into
+Half-precision logits are converted to float32 first, so all divergences are stable under autocast. Gradients flow into
 both arguments; detach the target to stop them.
 """
 
@@ -27,11 +27,11 @@ class Divergence(Protocol):
     """D[target, output] of each example, ``(B,)``."""
 
     def __call__(self, target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-        """Per example; never negative, up to rounding."""
+        """Return the divergence of each example; not negative, up to rounding."""
 
 
 def kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-    """KL(target ‖ output) = Σ_c t_c (log t_c − log o_c), summed over the classes.
+    """Return KL(target ‖ output) = Σ_c t_c (log t_c − log o_c), summed over the classes.
 
     Args:
         target: logits or probabilities ``(B, C)``, or integer labels ``(B,)``.
@@ -49,9 +49,9 @@ def kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
 
 
 def reverse_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-    """KL(output ‖ target), ``(B,)``: the direction that the released code searches in.
+    """Return KL(output ‖ target), ``(B,)``: the divergence of the released code's search.
 
-    Takes the same arguments as :func:`kl`. A probability of zero in the target counts as the smallest float, so
+    Takes the same arguments as :func:`kl`. A target probability of zero is replaced by the smallest float, so
     that labels give a large but finite value.
     """
     _, log_t, log_o = _distributions(target, logits, given)
@@ -59,7 +59,7 @@ def reverse_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Te
 
 
 def cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-    """CE[target, output] = −Σ_c t_c log o_c, ``(B,)``. Takes the same arguments as :func:`kl`."""
+    """Return the cross-entropy −Σ_c t_c log o_c, ``(B,)``. Takes the same arguments as :func:`kl`."""
     _check(target, logits, given)
     if not target.is_floating_point():
         return F.cross_entropy(_full(logits), target.long(), reduction="none")
@@ -68,19 +68,19 @@ def cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") ->
 
 
 def qe(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-    """The quadratic error: the MEAN over the classes of (t_c − o_c)² on probabilities, ``(B,)``.
+    """Return the quadratic error: the MEAN over the classes of (t_c − o_c)² on probabilities, ``(B,)``.
 
-    It is a mean and not a sum, so the paper's λ = 25 is 2.5 on a summed squared error. Takes the same arguments as
-    :func:`kl`.
+    It is a mean and not a sum: the paper's λ = 25 corresponds to 2.5 on a summed squared error. Takes the same arguments
+    as :func:`kl`.
     """
     t = _probabilities(target, logits, given)
     return (t - _full(logits).softmax(1)).square().mean(1)
 
 
 def mse(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-    """The mean over the outputs of (t − o)², ``(B,)``, for outputs that are values and no logits.
+    """Return the mean over the outputs of (t − o)², ``(B,)``, for outputs that are values and not logits.
 
-    For regression and reconstruction: no softmax is taken, whatever the parameters are called.
+    For regression and reconstruction: no softmax is applied.
 
     >>> mse(torch.zeros(1, 2), torch.tensor([[1.0, 3.0]]))
     tensor([5.])
@@ -114,7 +114,7 @@ def _probabilities(target: Tensor, logits: Tensor, given: Given) -> Tensor:
 
 
 def _distributions(target: Tensor, logits: Tensor, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """t, log t and log o; log t is finite where t is zero."""
+    """Return t, log t and log o; log t is finite where t is zero."""
     if target.is_floating_point() and given == "logits":
         _check(target, logits, given)
         log_t = _full(target).log_softmax(1)

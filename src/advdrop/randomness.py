@@ -1,37 +1,71 @@
-"""The global generators, borrowed and put back.
+"""The global random generators: save, restore and seed them.
 
-torch's own noise layers draw from the global generators. Two passes see the same noise when both start from the same
-state; a pass that nobody should notice puts the state back.
+torch's own noise layers draw from global generators. Two passes see the same noise if both start from the same state. A
+pass that must not disturb the caller restores the state afterwards.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
 class NoiseState(NamedTuple):
-    """The state of the CPU's global generator and, on an accelerator, of that device's."""
+    """The state of the CPU's global torch generator and, on an accelerator, of that device's."""
 
     device: torch.device
     cpu: Tensor
     accelerator: Tensor | None
 
+    def restore(self) -> None:
+        """Set the global torch generators to this state."""
+        torch.set_rng_state(self.cpu)
+        if self.accelerator is not None:
+            torch.get_device_module(self.device).set_rng_state(self.accelerator, self.device)
+
+    def equals(self, other: NoiseState) -> bool:
+        """Return True if both would draw the same numbers."""
+        if not torch.equal(self.cpu, other.cpu) or (self.accelerator is None) != (other.accelerator is None):
+            return False
+        return self.accelerator is None or torch.equal(self.accelerator, other.accelerator)  # type: ignore[arg-type]
+
 
 def noise_state(device: torch.device) -> NoiseState:
-    """Where the global generators stand now."""
+    """Return the present state of the global torch generators."""
     on_device = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
     return NoiseState(device, torch.get_rng_state(), on_device)
 
 
+class PythonState(NamedTuple):
+    """The state of Python's ``random`` and of numpy's legacy generator, if numpy is imported."""
+
+    python: Any
+    numpy: Any
+
+    def restore(self) -> None:
+        """Set both generators to this state."""
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+
+
+def python_state() -> PythonState:
+    """Return the present state of Python's ``random`` and of numpy's legacy generator."""
+    numpy = sys.modules.get("numpy")
+    legacy = None if numpy is None or not hasattr(numpy, "random") else numpy.random.get_state()
+    return PythonState(random.getstate(), legacy)
+
+
 @contextmanager
 def borrowed_noise(device: torch.device, start: NoiseState | None = None) -> Iterator[None]:
-    """Inside the block the noise starts from ``start`` (or from here); afterwards it is as if nothing had been drawn.
+    """Start the noise from ``start`` (or from the present state); on exit, restore the state from before the block.
 
     >>> cpu = torch.device("cpu")
     >>> with borrowed_noise(cpu):
@@ -42,17 +76,17 @@ def borrowed_noise(device: torch.device, start: NoiseState | None = None) -> Ite
     before = noise_state(device)
     try:
         if start is not None:
-            _restore(start)
+            start.restore()
         yield
     finally:
-        _restore(before)
+        before.restore()
 
 
 def mask_generator(device: torch.device) -> torch.Generator:
-    """A generator for masks, seeded by one draw from the global one.
+    """Return a generator for masks, seeded by one draw from the global generator.
 
-    Masks have a stream of their own, so that handing a layer a mask does not shift the noise of the layers behind it.
-    Ranks that were seeded alike get different masks.
+    Masks have a stream of their own, so that supplying a mask does not shift the noise of the layers above. Ranks with
+    the same global seed get different masks.
     """
     seed = int(torch.randint(2**62, ()))
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -61,7 +95,9 @@ def mask_generator(device: torch.device) -> torch.Generator:
 
 
 def derived_seed(*parts: int | str) -> int:
-    """A seed in 0..2⁶² − 1 for whatever the parts name, such as ``(seed, "noise", update, rank)``; the same everywhere.
+    """Return a seed in 0..2⁶² − 1 for a sequence of parts, such as ``(seed, "noise", update, rank)``.
+
+    It is the same on every machine.
 
     >>> derived_seed(0, "noise", 1) != derived_seed(0, "noise", 2)
     True
@@ -70,22 +106,15 @@ def derived_seed(*parts: int | str) -> int:
 
 
 def derived_generator(*parts: int | str, device: torch.device | None = None) -> torch.Generator:
-    """A generator seeded by ``derived_seed(*parts)``, on the CPU or on ``device``."""
+    """Return a generator seeded by ``derived_seed(*parts)``, on the CPU or on ``device``."""
     return torch.Generator(device or "cpu").manual_seed(derived_seed(*parts))
 
 
 def seed_noise(device: torch.device, seed: int) -> None:
-    """Start the global generators of the CPU and of ``device`` from ``seed``.
+    """Seed the global generators of the CPU and of ``device``.
 
-    ``torch.manual_seed`` does so for every device there could be, and takes a millisecond to remember it for those
-    that are not in use.
+    ``torch.manual_seed`` also queues the seed for every device that is not in use, which takes a millisecond.
     """
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)
-
-
-def _restore(state: NoiseState) -> None:
-    torch.set_rng_state(state.cpu)
-    if state.accelerator is not None:
-        torch.get_device_module(state.device).set_rng_state(state.accelerator, state.device)

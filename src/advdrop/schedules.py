@@ -1,6 +1,6 @@
 """Weights, learning rates and β1 as pure functions of progress, the share of the training that is done, in [0, 1].
 
-The paper counts epochs; here a ramp over the first 80 of 300 epochs is ``over=80 / 300``, whatever the length.
+The paper counts epochs; here a ramp over the first 80 of 300 epochs is ``over=80 / 300``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Schedule = Callable[[float], float]
 
 
 def ramp_up(progress: float, over: float) -> float:
-    """The Gaussian ramp-up exp(−5(1 − T)²), T going from 0 to 1 over the first ``over`` of the training.
+    """Return the Gaussian ramp-up exp(−5(1 − T)²), T going from 0 to 1 over the first ``over`` of the training.
 
     >>> [round(ramp_up(t, over=0.3), 4) for t in (0.0, 0.15, 0.3, 1.0)]
     [0.0067, 0.2865, 1.0, 1.0]
@@ -27,9 +27,9 @@ def ramp_up(progress: float, over: float) -> float:
 
 
 def ramp_down(progress: float, over: float) -> float:
-    """The Gaussian ramp-down exp(−12.5 T²), T going from 0 to 1 over the last ``over`` of the training.
+    """Return the Gaussian ramp-down exp(−12.5 T²), T going from 0 to 1 over the last ``over`` of the training.
 
-    That is the exp(−(0.5·e)²/50) of temporal ensembling's code, for e = 50·T epochs.
+    This is exp(−(0.5·e)²/50) in the code of temporal ensembling, with e = 50·T epochs.
 
     >>> [round(ramp_down(t, over=0.5), 4) for t in (0.0, 0.5, 0.75, 1.0)]
     [1.0, 1.0, 0.0439, 0.0]
@@ -40,7 +40,7 @@ def ramp_down(progress: float, over: float) -> float:
 
 
 def learning_rate(progress: float, maximum: float, up: float, down: float) -> float:
-    """The learning rate: ``maximum`` times both ramps.
+    """Return the learning rate: ``maximum`` times both ramps.
 
     >>> learning_rate(0.5, maximum=0.003, up=80 / 300, down=50 / 300)
     0.003
@@ -49,7 +49,7 @@ def learning_rate(progress: float, maximum: float, up: float, down: float) -> fl
 
 
 def adam_beta1(progress: float, down: float, start: float = 0.9, end: float = 0.5) -> float:
-    """Adam's β1: from ``start`` to ``end`` as r·start + (1 − r)·end, r being the ramp-down.
+    """Return Adam's β1: from ``start`` to ``end`` as r·start + (1 − r)·end, r being the ramp-down.
 
     >>> adam_beta1(0.0, down=50 / 300), round(adam_beta1(1.0, down=50 / 300), 3)
     (0.9, 0.5)
@@ -60,9 +60,9 @@ def adam_beta1(progress: float, down: float, start: float = 0.9, end: float = 0.
 
 @dataclass(frozen=True)
 class Ramp:
-    """λ(t): a weight that ramps up to ``maximum`` over the first ``over`` of the training.
+    """A schedule λ(t) that ramps up to ``maximum`` over the first ``over`` of the training.
 
-    Multiply an objective with it: ``CrossEntropy() + Ramp(30.0, over=0.3) * VAdD(divergence=qe)``.
+    Multiply an objective by it: ``CrossEntropy() + Ramp(30.0, over=0.3) * VAdD(divergence=qe)``.
 
     >>> Ramp(30.0, over=0.3)(1.0)
     30.0
@@ -77,5 +77,5 @@ class Ramp:
             checks.positive("maximum", self.maximum)
 
     def __call__(self, progress: float) -> float:
-        """The weight at this progress."""
+        """Return the weight at this progress."""
         return self.maximum * ramp_up(progress, self.over)

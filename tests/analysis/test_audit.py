@@ -1,91 +1,144 @@
-"""The audit against all masks there are."""
+"""The audit compared with a search over all masks."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 import torch
 from torch import nn
 
-import advdrop
-from advdrop import AdversarialDropout, Split
-from advdrop.analysis.audit import affine
-from advdrop.models import mnist_cnn
+from advdrop.analysis.audit import Audit, affine, affine_above, audit
+from advdrop.insertion import insert
+from advdrop.masks import AdversarialDropout
 
 UNITS = 9
 
 
+def below():
+    return [nn.Linear(5, UNITS), nn.ReLU()]
+
+
+def above(kind):
+    return [nn.Linear(UNITS, 4)] if kind == "affine" else [nn.Linear(UNITS, 7), nn.ReLU(), nn.Linear(7, 4)]
+
+
 def network(kind, seed):
-    """A layer of nine units below a linear classifier, or below a hidden layer."""
+    """A Sequential with a layer of nine units below a linear classifier, or below a hidden layer."""
     torch.manual_seed(seed)
-    above = [nn.Linear(UNITS, 4)] if kind == "affine" else [nn.Linear(UNITS, 7), nn.ReLU(), nn.Linear(7, 4)]
-    return Split(nn.Sequential(nn.Linear(5, UNITS), nn.ReLU()), nn.Sequential(AdversarialDropout(0.5, 0.2), *above))
+    return nn.Sequential(*below(), AdversarialDropout(0.5, 0.2), *above(kind))
+
+
+class Branches(nn.Module):
+    """A network with a forward pass of its own: the masked units are added to others."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(*below())
+        self.side = nn.Linear(5, UNITS)
+        self.layer = AdversarialDropout(0.5, 0.2)
+        self.head = nn.Sequential(*above("deep"))
+
+    def forward(self, x, shift=0.0):
+        side = torch.tanh(self.side(x)) + shift
+        return {"logits": self.head(self.layer(self.body(x)) + side)}
 
 
 def examples(model, seed, count=30):
-    """Labelled as the network sees them, but for every fifth."""
+    """Random examples with the predictions as labels, except for every fifth."""
     x = 2 * torch.randn(count, 5, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
-        y = model.eval()(x).argmax(1)
+        output = model.eval()(x)
+    y = (output if isinstance(output, torch.Tensor) else output["logits"]).argmax(1)
     y[::5] = (y[::5] + 1) % 4
     return x, y
 
 
 @torch.no_grad()
-def exhaustive(model, x, y):
+def exhaustive(logits, y):
     """The smallest number of lost units that makes each example wrong; None if none does."""
-    h, upper = model.under(x), model.upper[1:]
-    found = [None] * len(x)
+    found = [None] * len(y)
     for size in range(UNITS + 1):
         for lost in combinations(range(UNITS), size):
-            kept = h.clone()
-            kept[:, list(lost)] = 0.0
-            wrong = upper(kept).argmax(1) != y
+            mask = torch.ones(UNITS)
+            mask[list(lost)] = 0.0
+            wrong = logits(mask).argmax(1) != y
             found = [size if few is None and bool(w) else few for few, w in zip(found, wrong, strict=True)]
     return found
+
+
+def truth(model, x, y):
+    return exhaustive(lambda mask: model[3:](model[:2](x) * mask), y)
+
+
+def check_bounds(found, true):
+    assert not found.exact
+    for few, least, fewest in zip(found.fewest, found.at_least, true, strict=True):
+        assert least <= (UNITS + 1 if fewest is None else fewest)
+        assert few is None or (fewest is not None and fewest <= few)
+        assert (few == 0) == (fewest == 0)
+        assert (few == 1) == (fewest == 1)  # every single unit was tried
+    tight = sum(few == fewest for few, fewest in zip(found.fewest, true, strict=True))
+    assert tight >= 0.8 * len(true)  # and the search is good
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_affine_networks_are_audited_exactly(seed):
     model = network("affine", seed)
     x, y = examples(model, seed)
-    found = advdrop.audit(model, [(x[:20], y[:20]), (x[20:], y[20:])], budgets=range(UNITS + 1))
-    truth = exhaustive(model, x, y)
+    found = audit(model, [(x[:20], y[:20]), (x[20:], y[20:])], budgets=range(UNITS + 1))
+    true = truth(model, x, y)
     assert found.exact
-    assert found.fewest == truth
+    assert found.fewest == true
     assert list(found.worst) == list(found.certain)
     for budget, accuracy in zip(found.budgets, found.worst, strict=True):
-        assert accuracy == pytest.approx(100 * sum(few is None or few > budget for few in truth) / len(x))
+        assert accuracy == pytest.approx(100 * sum(few is None or few > budget for few in true) / len(x))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_bounds_of_other_networks_enclose_the_truth(seed):
     model = network("deep", seed)
     x, y = examples(model, seed)
-    found = advdrop.audit(model, [(x, y)], budgets=range(UNITS + 1))
-    truth = exhaustive(model, x, y)
-    assert not found.exact
-    for few, least, true in zip(found.fewest, found.at_least, truth, strict=True):
-        assert least <= (UNITS + 1 if true is None else true)
-        assert few is None or (true is not None and true <= few)
-        assert (few == 0) == (true == 0)
-        assert (few == 1) == (true == 1)  # every single unit was tried
-    tight = sum(few == true for few, true in zip(found.fewest, truth, strict=True))
-    assert tight >= 0.8 * len(x)  # and the search is good
+    check_bounds(audit(model, [(x, y)], budgets=range(UNITS + 1)), truth(model, x, y))
+
+
+@pytest.mark.filterwarnings("ignore:only . of . torch calls")
+@pytest.mark.parametrize("trainable", [True, False])
+def test_any_network_can_be_audited(trainable):
+    torch.manual_seed(0)
+    model = Branches().requires_grad_(trainable)
+    x, y = examples(model, 0)
+    found = audit(model, [(x, y)], budgets=range(UNITS + 1))
+    side = torch.tanh(model.side(x))
+    check_bounds(found, exhaustive(lambda mask: model.head(model.body(x) * mask + side), y))
+    assert audit(model, [({"x": x}, y)], budgets=range(UNITS + 1)) == found
+    assert audit(model, [((x, 0.0), y)], budgets=range(UNITS + 1)) == found
 
 
 @pytest.mark.parametrize("kind", ["affine", "deep"])
-def test_the_lost_units_are_lost_for_a_reason(kind):
+@pytest.mark.parametrize("after", ["1", "0.1"])
+def test_an_inserted_layer_gives_the_same_audit(kind, after):
     model = network(kind, 0)
     x, y = examples(model, 0)
-    found = advdrop.audit(model, [(x, y)], budgets=[UNITS])
-    assert found.hanging
-    h = model.under(x)
-    for example, unit in found.hanging:
-        broken = h[example].clone()
-        assert int(model.upper[1:](broken).argmax()) == int(y[example])
-        broken[unit] = 0.0
-        assert int(model.upper[1:](broken).argmax()) != int(y[example])
-    shares = [share for _, share in found.leaned_on]
+    expected = audit(model, [(x, y)], budgets=[1, UNITS])
+    plain = nn.Sequential(*model[:2], *model[3:]) if after == "1" else nn.Sequential(model[:2], *model[3:])
+    found = audit(insert(plain, after=after), [(x, y)], budgets=[1, UNITS])
+    assert found.exact == (kind == "affine")
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["affine", "deep"])
+def test_the_loss_of_the_unit_changes_a_fragile_example(kind):
+    model = network(kind, 0)
+    x, y = examples(model, 0)
+    found = audit(model, [(x, y)], budgets=[UNITS])
+    assert found.fragile_examples
+    h = model[:2](x)
+    for example, unit in found.fragile_examples:
+        without = h[example].clone()
+        assert int(model[3:](without).argmax()) == int(y[example])
+        without[unit] = 0.0
+        assert int(model[3:](without).argmax()) != int(y[example])
+    shares = [share for _, share in found.critical_units]
     assert shares == sorted(shares, reverse=True)
     assert 0 < max(shares) <= 100
 
@@ -93,45 +146,41 @@ def test_the_lost_units_are_lost_for_a_reason(kind):
 def test_random_losses_hurt_less_than_the_worst():
     model = network("deep", 1)
     x, y = examples(model, 1, 100)
-    found = advdrop.audit(model, [(x, y)], budgets=[0, 1, 3], draws=20)
+    found = audit(model, [(x, y)], budgets=[0, 1, 3], draws=20)
     assert found.random[0] == found.worst[0] == found.certain[0] == 80.0
     assert all(random >= worst for random, worst in zip(found.random, found.worst, strict=True))
     assert found.random[2] < found.random[0]
-    again = advdrop.audit(model, [(x, y)], budgets=[0, 1, 3], draws=20)
+    again = audit(model, [(x, y)], budgets=[0, 1, 3], draws=20)
     assert again == found
 
 
-def test_without_singles_less_is_certain():
+@pytest.mark.parametrize("options", [{"budgets": [1], "singles": False}, {"budgets": [0]}])
+def test_without_singles_less_is_certain(options):
     model = network("deep", 2)
     x, y = examples(model, 2)
-    found = advdrop.audit(model, [(x, y)], budgets=[1], singles=False)
-    assert set(found.at_least) <= {0, 1}
-    assert found.certain[1] == 0.0
+    found = audit(model, [(x, y)], **options)
+    assert set(found.at_least) == {0, 1}
+    assert found.certain[1:] == [0.0] * (len(found.budgets) - 1)
 
 
 def test_whole_channels_can_be_lost():
     torch.manual_seed(0)
-    conv = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU())
-    upper = nn.Sequential(
-        AdversarialDropout(granularity="channel"), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)
-    )
-    model = Split(conv, upper)
+    layer = AdversarialDropout(granularity="channel")
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), layer, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
     x = torch.randn(10, 1, 8, 8)
     y = model.eval()(x).argmax(1)
-    found = advdrop.audit(model, [(x, y)], budgets=range(7))
+    found = audit(model, [(x, y)], budgets=range(7))
     assert found.units == 6
     assert found.exact
 
 
-def test_a_wrapped_network_is_audited():
+def test_a_layer_that_runs_twice_loses_the_same_units_twice():
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
-    x = torch.randn(12, 5)
-    y = plain(x).argmax(1)
-    model = advdrop.wrap(plain, after="1")
-    found = advdrop.audit(model, [(x, y)], budgets=[1, 8])
-    assert found.exact
-    assert found.units == 8
+    layer = AdversarialDropout()
+    model = nn.Sequential(*below(), layer, nn.Linear(UNITS, UNITS), layer, nn.Linear(UNITS, 4))
+    x, y = examples(model, 0)
+    found = audit(model, [(x, y)], budgets=range(UNITS + 1))
+    check_bounds(found, exhaustive(lambda mask: model[5](model[3](model[:2](x) * mask) * mask), y))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -139,33 +188,105 @@ def test_the_network_is_left_as_it_was(training):
     model = network("deep", 0)
     x, y = examples(model, 0)
     model.train(training)
-    model.under[0].weight.requires_grad = False
+    model[0].weight.requires_grad = False
     before = [parameter.clone() for parameter in model.parameters()]
-    advdrop.audit(model, [(x, y)], budgets=[1])
+    noise = torch.get_rng_state()
+    with torch.no_grad():
+        audit(model, [(x, y)], budgets=[1])
+    assert torch.equal(torch.get_rng_state(), noise)
     assert all(module.training is training for module in model.modules())
     assert [parameter.requires_grad for parameter in model.parameters()] == [False] + [True] * (len(before) - 1)
     assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
 
 
-def test_progress_and_names_are_told():
+def test_progress_is_reported_and_the_name_is_kept():
     model = network("affine", 0)
     x, y = examples(model, 0)
-    told = []
-    found = advdrop.audit(model, [(x[:20], y[:20]), (x[20:], y[20:])], budgets=[1], name="mine", progress=told.append)
-    assert told == [20, 30]
+    finished = []
+    found = audit(model, [(x[:20], y[:20]), (x[20:], y[20:])], budgets=[1], name="mine", progress=finished.append)
+    assert finished == [20, 30]
     assert found.name == "mine"
 
 
-def test_what_is_affine():
-    assert not affine(mnist_cnn().upper)
+def test_what_is_known_to_be_affine():
     assert affine(nn.Linear(2, 2))
-    assert not affine(nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)))
+    assert affine(nn.BatchNorm1d(2))
+    assert not affine(nn.BatchNorm1d(2, track_running_stats=False))
+    assert not affine(nn.Softmax(1))
+    hooked = nn.Linear(2, 2)
+    hooked.register_forward_hook(lambda module, given, output: output.relu())
+    assert not affine(hooked)
+    layer = AdversarialDropout()
+    assert affine_above(nn.Sequential(nn.ReLU(), nn.Sequential(layer, nn.Linear(2, 2)), nn.Dropout()))
+    assert not affine_above(nn.Sequential(layer, nn.Linear(2, 2), layer))
+    assert not affine_above(Branches())
+    assert affine_above(insert(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), after="0"))
+    assert not affine_above(insert(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), after="0"))
+    shared = nn.Identity()
+    assert not affine_above(insert(nn.Sequential(shared, nn.Linear(2, 2), shared), after="0"))
 
 
-def test_what_cannot_be_audited_is_told():
-    with pytest.raises(ValueError, match=r"one AdversarialDropout layer, got 0 in Linear; advdrop.wrap"):
-        advdrop.audit(nn.Linear(2, 2), [])
+class Silent(nn.Module):
+    """A network that does not run its layer, or runs it on units whose first dimension is not the rows."""
+
+    def __init__(self, runs):
+        super().__init__()
+        self.layer, self.runs = AdversarialDropout(), runs
+
+    def forward(self, x):
+        return self.layer(x.T).T if self.runs else x
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"one AdversarialDropout layer, got 0 in Linear; advdrop.insert"):
+        audit(nn.Linear(2, 2), [])
     with pytest.raises(ValueError, match="no examples"):
-        advdrop.audit(network("affine", 0), [])
+        audit(network("affine", 0), [])
     with pytest.raises((ValueError, TypeError), match="budgets"):
-        advdrop.audit(network("affine", 0), [], budgets=[-1])
+        audit(network("affine", 0), [], budgets=[-1])
+    x, y = torch.ones(3, 4), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match="layer of Silent did not run"):
+        audit(Silent(runs=False), [(x, y)])
+    with pytest.raises(ValueError, match=r"must be the 3 examples, got units of shape \(4, 3\)"):
+        audit(Silent(runs=True), [(x, y)])
+
+
+FOUND = Audit(
+    name="one",
+    units=12,
+    examples=5,
+    budgets=[0, 1, 4],
+    worst=[80.0, 60.0, 20.0],
+    certain=[80.0, 40.0, 0.0],
+    random=[80.0, 80.0, 60.0],
+    exact=False,
+    fewest=[0, 1, 3, None, 2],
+    at_least=[0, 1, 2, 2, 2],
+    critical_units=[(7, 50.0), (3, 25.0)],
+    fragile_examples=[(1, 7)],
+)
+
+
+def test_the_median_counts_right_predictions_only():
+    assert FOUND.median == 2
+    assert replace(FOUND, fewest=[0, None, None, None, 2]).median is None
+    assert replace(FOUND, fewest=[0, 0]).median is None
+
+
+def test_summary():
+    assert FOUND.summary.splitlines() == [
+        "one: 12 units, 5 examples, 80.0 % right (bounds: the smallest numbers that were found)",
+        "2 lost units change half of the right predictions; 3 change with at most 4",
+        "most critical units: 7 (50.0 %), 3 (25.0 %)",
+        "examples that depend on one unit: 1 (unit 7)",
+    ]
+    assert "no example depends on one unit" in replace(FOUND, fragile_examples=[]).summary
+    assert "and 2 more" in replace(FOUND, fragile_examples=[(i, 0) for i in range(7)]).summary
+    assert "4 lost units change less than half" in replace(FOUND, fewest=[0, None, None, None, 2]).summary
+    assert "(exact)" in replace(FOUND, exact=True).summary
+
+
+def test_json_has_all_values():
+    values = FOUND.json()
+    assert values["fewest"] == [0, 1, 3, None, 2]
+    assert values["median"] == 2

@@ -1,17 +1,37 @@
-"""What is explained is what the objective does."""
+"""An explanation shows what the objective does."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-import advdrop
-from advdrop import AdversarialDropout, FirstOrder, Split, VAdD, flip_mask, kl, qe
+from advdrop.analysis.explain import Explanation, explain
+from advdrop.divergences import kl, qe
+from advdrop.insertion import insert
+from advdrop.masks import AdversarialDropout, FirstOrder, flip_mask
+from advdrop.objectives import VAdD
+
+
+def below():
+    return [nn.Flatten(), nn.Linear(16, 12), nn.ReLU()]
 
 
 def network(p=0.5, delta=0.25, layers=1):
     torch.manual_seed(0)
-    upper = [AdversarialDropout(p, delta) for _ in range(layers)]
-    return Split(nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU()), nn.Sequential(*upper, nn.Linear(12, 3)))
+    return nn.Sequential(*below(), *(AdversarialDropout(p, delta) for _ in range(layers)), nn.Linear(12, 3))
+
+
+class Other(nn.Module):
+    """A network with a forward pass of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.noise = nn.Sequential(*below()), nn.Dropout(0.5)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x):
+        return {"logits": self.head(self.noise(self.body(x)))}
 
 
 @pytest.fixture
@@ -21,16 +41,16 @@ def x():
 
 def test_masks_jacobian_and_probabilities_are_those_of_the_network(x):
     model = network().eval()
-    found = advdrop.explain(model, x, seed=3)
-    h, decoder = model.under(x[None]).detach(), model.upper[1]
+    found = explain(model, x, seed=3)
+    h, head = model[:3](x[None]).detach(), model[4]
     sampled, adversarial = torch.tensor([found.sampled]).float(), torch.tensor([found.adversarial]).float()
-    clean = decoder(h * sampled * 2)
+    clean = head(h * sampled * 2)
     ones = torch.ones_like(h, requires_grad=True)
-    (jacobian,) = torch.autograd.grad(kl(clean.detach(), decoder(h * ones)).sum(), ones)
+    (jacobian,) = torch.autograd.grad(kl(clean.detach(), head(h * ones)).sum(), ones)
     torch.testing.assert_close(torch.tensor([found.jacobian]), jacobian)
     assert torch.equal(adversarial, flip_mask(sampled, jacobian, 3))
-    after = decoder(h * adversarial * 2)
-    torch.testing.assert_close(torch.tensor(found.whole), decoder(h)[0].softmax(0))
+    after = head(h * adversarial * 2)
+    torch.testing.assert_close(torch.tensor(found.whole), head(h)[0].softmax(0))
     torch.testing.assert_close(torch.tensor(found.before), clean[0].softmax(0))
     torch.testing.assert_close(torch.tensor(found.after), after[0].softmax(0))
     assert found.divergence[0] == pytest.approx(0.0, abs=1e-6)
@@ -38,75 +58,126 @@ def test_masks_jacobian_and_probabilities_are_those_of_the_network(x):
     assert found.budget == 3
 
 
+def test_an_inserted_layer_gives_the_same_explanation(x):
+    model = network()
+    found = explain(model, x, seed=3)
+    plain = insert(nn.Sequential(*model[:3], model[4]), after="2", delta=0.25)
+    assert explain(plain, x, seed=3) == found
+    other = Other()
+    other.load_state_dict({f"body.{key}": value for key, value in model[:3].state_dict().items()}, strict=False)
+    other.head = model[4]
+    inserted = insert(other, after="noise", delta=0.25)  # the dropout itself stays in evaluation mode
+    assert explain(inserted, x, seed=3) == found
+    with torch.no_grad():
+        assert explain(inserted.train(), x, seed=3) == found
+
+
 def test_the_same_seed_is_the_same_mask(x):
     model = network()
-    assert advdrop.explain(model, x, seed=1) == advdrop.explain(model, x, seed=1)
-    assert advdrop.explain(model, x, seed=1).sampled != advdrop.explain(model, x, seed=2).sampled
+    assert explain(model, x, seed=1) == explain(model, x, seed=1)
+    assert explain(model, x, seed=1).sampled != explain(model, x, seed=2).sampled
 
 
-def test_the_mask_is_all_that_is_random(x):
+def test_only_the_mask_is_random(x):
     model = network()
-    model.under.append(nn.Dropout(0.5))
+    model.insert(3, nn.Dropout(0.5))
     torch.manual_seed(0)
-    first = advdrop.explain(model.train(), x)
+    first = explain(model.train(), x)
     torch.manual_seed(1)
-    assert advdrop.explain(model, x) == first
+    assert explain(model, x) == first
 
 
-def test_the_label_is_the_target_where_nothing_is_dropped(x):
-    """Against its own output the search would have nothing to go by."""
+def test_the_label_is_the_target_if_nothing_is_dropped(x):
+    """With its own output as the target, the Jacobian would be zero."""
     model = network(p=0.0)
-    found = advdrop.explain(model, x, 2, classes=["cat", "dog", "owl"])
+    found = explain(model, x, 2, classes=["cat", "dog", "owl"])
     assert found.target == "the label owl"
     assert found.sampled == [1] * 12
     assert found.divergence[1] > found.divergence[0]
-    assert advdrop.explain(network(), x, 2).target == "the network's own clean output"
-    assert advdrop.explain(network(), x, 2, target="label").target == "the label 2"
+    assert explain(network(), x, 2).target == "the network's own clean output"
+    assert explain(network(), x, 2, target="label").target == "the label 2"
 
 
 def test_any_term_can_be_explained(x):
     term = VAdD(delta=0.5, divergence=qe, noise="shared", search=FirstOrder(order="smallest"))
-    found = advdrop.explain(network(), x, term=term)
-    assert found.budget == 6
-    assert advdrop.explain(network(), x, delta=0.5).budget == 6
+    assert explain(network(), x, term=term).budget == 6
+    assert explain(network(), x, term=VAdD(delta=0.5)) == explain(network(), x, delta=0.5)
+    assert explain(network(), x, delta=0.5).budget == 6
 
 
 def test_a_row_of_a_table_has_no_image():
-    model = Split(
-        nn.Sequential(nn.Linear(5, 12), nn.ReLU()), nn.Sequential(AdversarialDropout(0.5, 0.3), nn.Linear(12, 2))
-    )
-    found = advdrop.explain(model, torch.rand(5))
-    assert found.image == []
-    assert "The image" not in found.svg()
+    model = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), AdversarialDropout(0.5, 0.3), nn.Linear(12, 2))
+    assert explain(model, torch.rand(5)).image == []
 
 
 def test_the_image_is_shown_over_its_own_range(x):
-    found = advdrop.explain(network(), 3 * x - 1)
+    found = explain(network(), 3 * x - 1)
     flat = [value for line in found.image for value in line]
     assert (min(flat), max(flat), len(found.image), len(found.image[0])) == (0.0, 1.0, 4, 4)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_network_is_left_as_it_was(x, training):
-    model = network().train(training)
+@pytest.mark.parametrize("inserted", [True, False])
+def test_the_network_is_left_as_it_was(x, training, inserted):
+    model = insert(nn.Sequential(*below(), nn.Linear(12, 3)), after="2", delta=0.25) if inserted else network()
+    model.train(training)
     before = [parameter.clone() for parameter in model.parameters()]
-    advdrop.explain(model, x)
+    noise = torch.get_rng_state()
+    explain(model, x)
+    assert torch.equal(torch.get_rng_state(), noise)
     assert all(module.training is training for module in model.modules())
+    assert not any(module._forward_pre_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("layers", [0, 2])
-def test_a_network_without_one_layer_is_told(x, layers):
-    with pytest.raises(ValueError, match=f"one AdversarialDropout layer, got {layers} in Split"):
-        advdrop.explain(network(layers=layers), x)
+def test_the_network_must_have_one_layer(x, layers):
+    with pytest.raises(ValueError, match=f"one AdversarialDropout layer, got {layers} in Sequential"):
+        explain(network(layers=layers), x)
 
 
-def test_the_label_that_is_needed_is_asked_for(x):
+def test_the_layer_must_run_once(x):
+    layer = AdversarialDropout(0.5, 0.25)
+    with pytest.raises(ValueError, match="it ran 2 times"):
+        explain(nn.Sequential(*below(), layer, nn.Linear(12, 12), layer, nn.Linear(12, 3)), x)
+
+
+def test_the_target_label_needs_a_label(x):
     with pytest.raises(ValueError, match="needs the label"):
-        advdrop.explain(network(), x, target="label")
+        explain(network(), x, target="label")
 
 
-def test_integers_are_told(x):
+def test_integers_are_refused(x):
     with pytest.raises(TypeError, match="x"):
-        advdrop.explain(network(), x.long())
+        explain(network(), x.long())
+
+
+FOUND = Explanation(
+    title="One",
+    image=[[0.0, 1.0], [0.5, 0.2]],
+    shape=(6,),
+    sampled=[1, 1, 0, 0, 1, 1],
+    jacobian=[-3.0, 1.0, 5.0, 0.0, -0.5, 0.2],
+    adversarial=[0, 1, 1, 0, 1, 1],
+    budget=2,
+    target="the label cat",
+    classes=["cat", "<dog>"],
+    whole=[0.9, 0.1],
+    before=[0.8, 0.2],
+    after=[0.3, 0.7],
+    divergence=(0.22, 1.2),
+)
+
+
+def test_flips_are_sorted_by_gain():
+    assert FOUND.flips == [2, 0]
+
+
+def test_summary():
+    assert FOUND.summary == (
+        "6 units, 4 of them kept by the sampled mask. Of 2 flips allowed, 2 were made: 1 dropped, 1 revived. The "
+        "divergence from the label cat goes from 0.22 to 1.2. The prediction changes from cat (80.0 %) to <dog> (70.0 "
+        "%)."
+    )
+    assert "stays cat (80.0 %), now cat (60.0 %)" in replace(FOUND, after=[0.6, 0.4]).summary

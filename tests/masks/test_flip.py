@@ -12,9 +12,11 @@ from torch.utils._pytree import tree_leaves
 from advdrop.checks import value_checks
 from advdrop.masks import flip, flip_mask
 from advdrop.masks.flip import GROUPED, WIDE
+from waits import Waits
 
 ORDERS = ("largest", "smallest")
 TIES = ("exact", "dropped")
+OPTIONS = [{"order": order, "ties": ties} for order in ORDERS for ties in TIES]
 INTEGER_SLOPES = st.integers(-6, 6).map(float)  # sums are exact in float64, and ties are frequent
 
 
@@ -55,73 +57,24 @@ def best_linear(jacobian_row, mask_row, budget):
 
 
 @given(problems())
-def test_no_mask_within_the_budget_has_a_larger_linearised_divergence(problem):
+def test_no_mask_within_the_budget_has_a_larger_linearized_divergence(problem):
     mask, jacobian, budget = problem
     found = flip_mask(mask, jacobian, budget)
     expected = [best_linear(j, m, budget) for j, m in zip(jacobian.numpy(), mask.numpy(), strict=True)]
     assert linear(found, jacobian).tolist() == expected
 
 
-@given(problems(slopes=st.floats(-1e3, 1e3, allow_subnormal=False)))
-def test_it_is_optimal_for_real_slopes_too(problem):
-    mask, jacobian, budget = problem
-    found = flip_mask(mask, jacobian, budget)
-    expected = [best_linear(j, m, budget) for j, m in zip(jacobian.numpy(), mask.numpy(), strict=True)]
-    assert linear(found, jacobian).tolist() == pytest.approx(expected, abs=1e-9)
-
-
 @given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
-def test_the_result_is_a_mask_within_the_budget(problem, order, ties):
+def test_what_holds_for_every_order_and_every_rule(problem, order, ties):
     mask, jacobian, budget = problem
-    found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
+    options = {"order": order, "ties": ties}
+    found = flip_mask(mask, jacobian, budget, **options)
     assert found.shape == mask.shape
     assert set(found.unique().tolist()) <= {0.0, 1.0}
     assert flips(mask, found).max() <= budget
-
-
-@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
-def test_only_units_that_gain_are_flipped(problem, order, ties):
-    mask, jacobian, budget = problem
-    flipped = (flip_mask(mask, jacobian, budget, order=order, ties=ties) != mask).numpy()
-    assert (gains(mask, jacobian)[flipped] > 0).all()
-
-
-@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
-def test_nothing_flips_without_budget_or_slope(problem, order, ties):
-    mask, jacobian, budget = problem
-    options = {"order": order, "ties": ties}
+    assert (gains(mask, jacobian)[(found != mask).numpy()] > 0).all()
     assert torch.equal(flip_mask(mask, jacobian, 0, **options), mask)
     assert torch.equal(flip_mask(mask, torch.zeros_like(jacobian), budget, **options), mask)
-
-
-@given(
-    st.integers(1, 10).flatmap(
-        lambda n: st.tuples(
-            distinct(n),
-            st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n),
-            st.integers(0, n),
-            st.permutations(range(n)),
-        )
-    ),
-    st.sampled_from(ORDERS),
-    st.sampled_from(TIES),
-)
-def test_renaming_the_units_renames_the_flips(problem, order, ties):
-    slopes, bits, budget, renaming = problem
-    mask, jacobian = torch.tensor([bits]), torch.tensor([slopes])
-    found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
-    renamed = flip_mask(mask[:, renaming], jacobian[:, renaming], budget, order=order, ties=ties)
-    assert torch.equal(renamed, found[:, renaming])
-
-
-@given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES))
-def test_examples_do_not_see_each_other(problem, order, ties):
-    mask, jacobian, budget = problem
-    found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
-    for i in range(len(mask)):
-        alone = flip_mask(mask[i : i + 1], jacobian[i : i + 1], budget, order=order, ties=ties)
-        assert linear(alone, jacobian[i : i + 1]) == linear(found, jacobian)[i]
-        assert flips(alone, mask[i : i + 1]) == flips(found, mask)[i]
 
 
 @given(problems(), st.sampled_from(ORDERS), st.sampled_from(TIES), st.data())
@@ -135,22 +88,14 @@ def test_a_budget_per_example_is_an_int_budget_for_each(problem, order, ties, da
         assert flips(alone, mask[i : i + 1]) == flips(found, mask)[i]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ties", TIES)
-@pytest.mark.parametrize("budget", [0, 1, 3, 7])
-def test_an_int_a_list_a_tuple_and_a_tensor_are_the_same_budget(order, ties, budget, generator):
+def test_an_int_a_list_a_tuple_and_a_tensor_are_the_same_budget(generator):
     mask = torch.bernoulli(torch.full((4, 7), 0.5), generator=generator)
     jacobian = torch.randn(4, 7, generator=generator)
-    expected = flip_mask(mask, jacobian, budget, order=order, ties=ties)
-    vectors = (
-        [budget] * 4,
-        (budget,) * 4,
-        torch.full((4,), budget),
-        torch.full((4,), budget, dtype=torch.int32),
-        torch.full((4,), budget, dtype=torch.uint8),
-    )
-    for vector in vectors:
-        assert torch.equal(flip_mask(mask, jacobian, vector, order=order, ties=ties), expected)
+    for options, budget in itertools.product(OPTIONS, (0, 1, 3, 7)):
+        expected = flip_mask(mask, jacobian, budget, **options)
+        tensors = [torch.full((4,), budget, dtype=dtype) for dtype in (torch.int64, torch.int32, torch.uint8)]
+        for vector in ([budget] * 4, (budget,) * 4, *tensors):
+            assert torch.equal(flip_mask(mask, jacobian, vector, **options), expected)
 
 
 def test_the_printed_order_finds_a_smaller_gain():
@@ -160,13 +105,6 @@ def test_the_printed_order_finds_a_smaller_gain():
     assert flip_mask(mask, jacobian, 2, order="smallest").tolist() == [[1.0, 1.0, 1.0, 1.0]]
     assert linear(flip_mask(mask, jacobian, 2, order="smallest"), jacobian) == 5.0
     assert linear(flip_mask(mask, jacobian, 2), jacobian) == 7.0
-
-
-@given(problems())
-def test_the_printed_order_never_finds_a_larger_gain(problem):
-    mask, jacobian, budget = problem
-    smallest = flip_mask(mask, jacobian, budget, order="smallest")
-    assert (linear(smallest, jacobian) <= linear(flip_mask(mask, jacobian, budget), jacobian)).all()
 
 
 def algorithm_1(mask, jacobian, budget):
@@ -202,20 +140,15 @@ def released_rule(mask, jacobian, budget, order):
     return np.where(flipped, 1 - mask.numpy(), mask.numpy())
 
 
-@given(problems(), st.sampled_from(ORDERS))
-def test_dropped_ties_follow_the_released_rule(problem, order):
+@given(problems(), st.sampled_from(ORDERS), st.data())
+def test_dropped_ties_follow_the_released_rule(problem, order, data):
     mask, jacobian, budget = problem
     found = flip_mask(mask, jacobian, budget, order=order, ties="dropped")
     assert found.tolist() == released_rule(mask, jacobian, budget, order).tolist()
-
-
-@given(problems(), st.data())
-def test_dropped_ties_follow_the_released_rule_with_a_budget_per_example(problem, data):
-    mask, jacobian, _ = problem
     budgets = [data.draw(st.integers(0, mask.shape[1])) for _ in mask]
-    found = flip_mask(mask, jacobian, budgets, ties="dropped")
-    for i, budget in enumerate(budgets):
-        expected = released_rule(mask[i : i + 1], jacobian[i : i + 1], budget, "largest")
+    found = flip_mask(mask, jacobian, budgets, order=order, ties="dropped")
+    for i, own in enumerate(budgets):
+        expected = released_rule(mask[i : i + 1], jacobian[i : i + 1], own, order)
         assert found[i].tolist() == expected[0].tolist()
 
 
@@ -227,26 +160,27 @@ def test_dropped_ties_leave_out_everything_equal_to_the_runner_up():
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("budget", [1, 5, 12])
-def test_equal_gains_give_exactly_the_budget_the_same_way_every_time(order, budget, generator):
+def test_equal_gains_give_exactly_the_budget_the_same_way_every_time(order, generator):
     mask = torch.bernoulli(torch.full((3, 12), 0.5), generator=generator)
     jacobian = 1 - 2 * mask
-    found = flip_mask(mask, jacobian, budget, order=order)
-    assert flips(mask, found).tolist() == [budget] * 3
-    assert all(torch.equal(flip_mask(mask, jacobian, budget, order=order), found) for _ in range(5))
-    assert torch.equal(flip_mask(mask, jacobian, budget, order=order, ties="dropped"), found if budget == 12 else mask)
+    for budget in (1, 5, 12):
+        found = flip_mask(mask, jacobian, budget, order=order)
+        assert flips(mask, found).tolist() == [budget] * 3
+        assert all(torch.equal(flip_mask(mask, jacobian, budget, order=order), found) for _ in range(5))
+        dropped = flip_mask(mask, jacobian, budget, order=order, ties="dropped")
+        assert torch.equal(dropped, found if budget == 12 else mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(1, 9), (5, 9), (2, 3, 4, 5), (1, 3, 2, 2), (2, 6, 3)])
-def test_dtypes_and_shapes(dtype, shape, generator):
-    mask = torch.bernoulli(torch.full(shape, 0.5), generator=generator)
-    jacobian = torch.randn(shape, generator=generator).to(dtype)
-    found = flip_mask(mask.to(dtype), jacobian, 3)
-    assert (found.dtype, found.shape) == (dtype, mask.shape)
-    flat = flip_mask(mask.double().flatten(1), jacobian.double().flatten(1), 3)
-    assert linear(found.double(), jacobian.double()).tolist() == linear(flat, jacobian.double().flatten(1)).tolist()
-    assert flips(found, mask.to(dtype)).tolist() == [3] * shape[0]
+def test_dtypes_and_shapes(dtype, generator):
+    for shape in ((1, 9), (5, 9), (2, 3, 4, 5), (1, 3, 2, 2), (2, 6, 3)):
+        mask = torch.bernoulli(torch.full(shape, 0.5), generator=generator)
+        jacobian = torch.randn(shape, generator=generator).to(dtype)
+        found = flip_mask(mask.to(dtype), jacobian, 3)
+        assert (found.dtype, found.shape) == (dtype, mask.shape)
+        flat = flip_mask(mask.double().flatten(1), jacobian.double().flatten(1), 3)
+        assert linear(found.double(), jacobian.double()).tolist() == linear(flat, jacobian.double().flatten(1)).tolist()
+        assert flips(found, mask.to(dtype)).tolist() == [3] * shape[0]
 
 
 @pytest.mark.parametrize(
@@ -258,15 +192,17 @@ def test_the_result_has_the_masks_dtype(mask_dtype, slope_dtype):
     assert found.tolist() == [[1.0, 1.0, 0.0]]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ties", TIES)
-def test_the_memory_format_does_not_matter(order, ties, generator):
+def test_the_order_of_pixels_in_memory_makes_no_difference(generator):
     mask = torch.bernoulli(torch.full((2, 3, 4, 5), 0.5), generator=generator)
     jacobian = torch.randn(2, 3, 4, 5, generator=generator)
-    expected = flip_mask(mask, jacobian, 7, order=order, ties=ties)
     last = torch.channels_last
-    for m, j in itertools.product((mask, mask.to(memory_format=last)), (jacobian, jacobian.to(memory_format=last))):
-        assert torch.equal(flip_mask(m, j, 7, order=order, ties=ties), expected)
+    masks, slopes = ((t, t.to(memory_format=last)) for t in (mask, jacobian))
+    for options, budget in itertools.product(OPTIONS, (0, 7, [1, 5])):
+        expected = flip_mask(mask, jacobian, budget, **options)
+        for m, j in itertools.product(masks, slopes):
+            found = flip_mask(m, j, budget, **options)
+            assert torch.equal(found, expected)
+            assert found.stride() == m.stride()
 
 
 @pytest.mark.parametrize("budget", [0, 2])
@@ -278,12 +214,11 @@ def test_the_arguments_stay_as_they_were(budget):
     assert jacobian.tolist() == [[-1.0, 2.0, -3.0]]
 
 
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("budget", [0, 2, [1, 2]])
-def test_no_gradient_goes_through(order, budget):
+def test_no_gradient_goes_through(budget):
     mask = torch.ones(2, 4, requires_grad=True)
     jacobian = torch.full((2, 4), -1.0, requires_grad=True)
-    found = flip_mask(mask, jacobian, budget, order=order)
+    found = flip_mask(mask, jacobian, budget)
     assert not found.requires_grad
     assert found.grad_fn is None
 
@@ -372,51 +307,26 @@ def test_values_are_not_looked_at_when_checks_are_off():
         assert flip_mask(torch.full((2, 3), 0.5), ONES, 1).shape == (2, 3)
 
 
-class Operators(TorchDispatchMode):
-    """The operators that ran, and those of them that make the host wait for the device."""
-
-    WAIT = ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "equal", "masked_select", "unique", "_unique2")
-
-    def __init__(self):
-        super().__init__()
-        self.seen, self.waits = [], []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name.removeprefix("aten::")
-        by_bool = name.startswith(("index", "index_put")) and any(
-            isinstance(t, torch.Tensor) and t.dtype in (torch.bool, torch.uint8) for t in tree_leaves(args[1:])
-        )
-        self.seen.append(name)
-        self.waits += [name] if name in self.WAIT or by_bool else []
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ties", TIES)
-@pytest.mark.parametrize("budget", [0, 3, 8])
-def test_the_host_never_waits_for_the_device(order, ties, budget, generator):
+def test_the_host_never_waits_for_the_device(generator):
     mask = torch.bernoulli(torch.full((4, 8), 0.5), generator=generator)
     jacobian = torch.randn(4, 8, generator=generator)
-    with value_checks("never"), Operators() as operators:
-        flip_mask(mask, jacobian, budget, order=order, ties=ties)
-    assert operators.seen
-    assert operators.waits == []
+    with value_checks("never"), Waits() as waits:
+        for options, budget in itertools.product(OPTIONS, (0, 3, 8)):
+            flip_mask(mask, jacobian, budget, **options)
+        flip_mask(*wide("random", WIDE, examples=2), 40)
+    assert waits.seen["topk"] >= 8
+    assert waits.seen["amax"] == 1  # of the groups of a wide layer
+    assert not waits.counted
+    with Waits() as waits:
+        flip_mask(mask, jacobian, 1)
+    assert waits.counted  # value checks
 
 
-def test_the_wait_detector_sees_waits():
-    with Operators() as operators:
-        flip_mask(torch.ones(1, 2), torch.ones(1, 2), 1)
-    assert "_local_scalar_dense" in operators.waits
-    with Operators() as operators:
-        _ = torch.ones(3)[torch.tensor([True, False, True])]
-    assert operators.waits
-
-
-@pytest.mark.parametrize("ties", TIES)
-def test_tensors_without_values_have_masks_without_values(ties):
+def test_tensors_without_values_have_masks_without_values():
     mask = torch.ones(2, 3, 4, 4, device="meta")
-    found = flip_mask(mask, torch.ones_like(mask), 3, ties=ties)
-    assert (found.shape, found.device.type) == (mask.shape, "meta")
+    for options in OPTIONS:
+        found = flip_mask(mask, torch.ones_like(mask), 3, **options)
+        assert (found.shape, found.device.type) == (mask.shape, "meta")
 
 
 class Allocations(TorchDispatchMode):
@@ -447,17 +357,16 @@ class Allocations(TorchDispatchMode):
         self.now -= size
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ties", TIES)
-@pytest.mark.parametrize("budget", [20, 204, 1024])
-def test_temporaries_are_at_most_four_masks(order, ties, budget, generator):
+@pytest.mark.parametrize("options", OPTIONS)
+def test_temporaries_are_at_most_four_masks(options, generator):
     mask = torch.bernoulli(torch.full((64, 4096), 0.5), generator=generator)
     jacobian = torch.randn(64, 4096, generator=generator)
-    with Allocations(mask, jacobian) as allocations:
-        found = flip_mask(mask, jacobian, budget, order=order, ties=ties)
-    size = mask.untyped_storage().nbytes()
-    assert allocations.now == found.untyped_storage().nbytes()
-    assert size <= allocations.peak <= 4 * size
+    for budget in (20, 204, 1024):
+        with Allocations(mask, jacobian) as allocations:
+            found = flip_mask(mask, jacobian, budget, **options)
+        size = mask.untyped_storage().nbytes()
+        assert allocations.now == found.untyped_storage().nbytes()
+        assert size <= allocations.peak <= 4 * size
 
 
 def test_the_allocation_counter_counts():
@@ -497,42 +406,37 @@ KINDS = ("random", "tied", "all negative", "all equal", "zero", "one group", "th
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("budget", [1, 40, WIDE // GROUPED // 8, WIDE // GROUPED // 8 + 1])
-def test_a_wide_layer_takes_the_best_of_all(kind, budget):
+def test_a_wide_layer_takes_the_best_of_all(kind):
     mask, jacobian = wide(kind, WIDE)
-    found = flip_mask(mask, jacobian, budget)
     score = gains(mask, jacobian)
-    assert (linear(found, jacobian) - linear(mask, jacobian)).tolist() == stable_best(score, [budget] * 3)
-    assert flips(found, mask).tolist() == np.minimum((score > 0).sum(1), budget).tolist()
-    assert torch.equal(flip_mask(mask, jacobian, budget), found)
+    for budget in (1, 40, WIDE // GROUPED // 8, WIDE // GROUPED // 8 + 1):
+        found = flip_mask(mask, jacobian, budget)
+        assert (linear(found, jacobian) - linear(mask, jacobian)).tolist() == stable_best(score, [budget] * 3)
+        assert flips(found, mask).tolist() == np.minimum((score > 0).sum(1), budget).tolist()
+        assert torch.equal(flip_mask(mask, jacobian, budget), found)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("ties", TIES)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_wide_layer_with_a_budget_per_example(kind, ties, order):
+def test_a_wide_layer_with_a_budget_per_example(kind):
     mask, jacobian = wide(kind, WIDE)
-    budgets = [0, 5, 200]
-    found = flip_mask(mask, jacobian, budgets, ties=ties, order=order)
-    gain = gains(mask, jacobian)
-    for i, budget in enumerate(budgets):
-        row = slice(i, i + 1)
-        if ties == "dropped":
-            assert torch.equal(found[row], torch.from_numpy(released_rule(mask[row], jacobian[row], budget, order)))
-        else:
+    budgets, gain = [0, 5, 200], gains(mask, jacobian)
+    for order in ORDERS:
+        found, dropped = (flip_mask(mask, jacobian, budgets, ties=ties, order=order) for ties in TIES)
+        for i, budget in enumerate(budgets):
+            row = slice(i, i + 1)
+            assert torch.equal(dropped[row], torch.from_numpy(released_rule(mask[row], jacobian[row], budget, order)))
             positive = np.sort(gain[i][gain[i] > 0])
             expected = positive[::-1][:budget] if order == "largest" else positive[:budget]
             assert sorted(gain[i][(found != mask)[i].numpy()]) == sorted(expected)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("units", [WIDE - 1, WIDE, WIDE + 1, WIDE + GROUPED, WIDE + GROUPED - 1, 3 * WIDE])
-def test_the_width_makes_no_difference(order, ties, units, monkeypatch):
+def test_the_width_makes_no_difference(units, monkeypatch):
     mask, jacobian = wide("random", units, examples=2)
-    found = flip_mask(mask, jacobian, 50, order=order, ties=ties)
+    found = [flip_mask(mask, jacobian, 50, **options) for options in OPTIONS]
     monkeypatch.setattr(flip, "WIDE", 10**9)
-    assert torch.equal(flip_mask(mask, jacobian, 50, order=order, ties=ties), found)
+    for options, one in zip(OPTIONS, found, strict=True):
+        assert torch.equal(flip_mask(mask, jacobian, 50, **options), one)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -615,24 +519,3 @@ def test_groups_of_two_find_the_best_of_all_masks(values, bits):
         found = flip_mask(mask, jacobian, 1)
     best = max(linear(mask, jacobian).item() + max(gains(mask, jacobian).max(), 0.0), linear(mask, jacobian).item())
     assert linear(found, jacobian).item() == best
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("ties", TIES)
-def test_the_host_does_not_wait_for_a_wide_layer_either(order, ties):
-    mask, jacobian = wide("random", WIDE, examples=2)
-    with value_checks("never"), Operators() as operators:
-        flip_mask(mask, jacobian, 40, order=order, ties=ties)
-    assert "amax" in operators.seen
-    assert operators.waits == []
-
-
-@pytest.mark.parametrize("budget", [0, 4, [1, 5]])
-@pytest.mark.parametrize("order", ["largest", "smallest"])
-def test_the_order_of_pixels_in_memory_makes_no_difference(budget, order, generator):
-    mask = torch.bernoulli(torch.full((2, 3, 4, 5), 0.5), generator=generator)
-    jacobian = torch.randn(mask.shape, generator=generator)
-    last = mask.to(memory_format=torch.channels_last)
-    flipped = flip_mask(last, jacobian, budget, order=order)
-    assert torch.equal(flipped, flip_mask(mask, jacobian, budget, order=order))
-    assert flipped.stride() == last.stride()

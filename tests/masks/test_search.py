@@ -32,7 +32,7 @@ SEARCHES = {
     "exhaustive": Exhaustive,
 }
 every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
-linearised = pytest.mark.parametrize("search", [FirstOrder, Iterated])
+linearized = pytest.mark.parametrize("search", [FirstOrder, Iterated])
 
 
 def network_problem(seed, budget, units=(6,), p=0.5, examples=3, dtype=torch.float64, scale="inverted"):
@@ -97,16 +97,15 @@ def brute_force(problem):
     return torch.stack(values).amax(0)
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("budget", [0, 1, 3, 6])
-def test_exhaustive_finds_the_optimum(seed, budget):
-    problem = network_problem(seed, budget)
-    assert torch.equal(reached(problem, Exhaustive()(problem)), brute_force(problem))
+def test_exhaustive_finds_the_optimum(budget):
+    for seed in range(2):
+        problem = network_problem(seed, budget)
+        assert torch.equal(reached(problem, Exhaustive()(problem)), brute_force(problem))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_exhaustive_respects_the_budget_of_each_layer(seed):
-    problem = network_problem(seed, (1, 2), units=(3, 4))
+def test_exhaustive_respects_the_budget_of_each_layer():
+    problem = network_problem(0, (1, 2), units=(3, 4))
     masks = Exhaustive()(problem)
     values = []
     for first in itertools.product((0.0, 1.0), repeat=3):
@@ -126,26 +125,26 @@ def test_exhaustive_refuses_large_layers_unless_told():
     assert len(Exhaustive(max_units=4)(linear_problem(0, 1, units=(4,)))) == 1
 
 
-@every_search
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    ("units", "budget"), [((6,), 2), ((6,), 6), ((6,), (2,)), ((3, 4), 3), ((3, 4), (1, 2)), ((3, 4), (0, 4))]
-)
-def test_no_search_beats_exhaustive_or_the_budget(search, seed, units, budget):
-    problem = network_problem(seed, budget, units)
-    masks = search()(problem)
-    spent = flips(problem, masks)
-    assert [m.shape for m in masks] == [m.shape for m in problem.sampled]
-    assert all(set(m.unique().tolist()) <= {0.0, 1.0} for m in masks)
-    assert (spent <= torch.tensor(budget)).all() if isinstance(budget, tuple) else (spent.sum(1) <= budget).all()
-    assert (reached(problem, masks) <= reached(problem, Exhaustive()(problem)) + 1e-12).all()
+BUDGETS = [((6,), 2), ((6,), 6), ((6,), (2,)), ((3, 4), 3), ((3, 4), (1, 2)), ((3, 4), (0, 4))]
 
 
 @every_search
-@pytest.mark.parametrize("budget", [0, (0, 0)])
-def test_no_budget_no_flip(search, budget):
-    problem = network_problem(0, budget, (3, 4))
-    assert flips(problem, search()(problem)).sum() == 0
+def test_no_search_beats_exhaustive_or_the_budget(search):
+    for (units, budget), seed in itertools.product(BUDGETS, range(2)):
+        problem = network_problem(seed, budget, units)
+        masks = search()(problem)
+        spent = flips(problem, masks)
+        assert [m.shape for m in masks] == [m.shape for m in problem.sampled]
+        assert all(set(m.unique().tolist()) <= {0.0, 1.0} for m in masks)
+        assert (spent <= torch.tensor(budget)).all() if isinstance(budget, tuple) else (spent.sum(1) <= budget).all()
+        assert (reached(problem, masks) <= reached(problem, Exhaustive()(problem)) + 1e-12).all()
+
+
+@every_search
+def test_no_budget_no_flip(search):
+    for budget in (0, (0, 0)):
+        problem = network_problem(0, budget, (3, 4))
+        assert flips(problem, search()(problem)).sum() == 0
 
 
 @every_search
@@ -185,25 +184,23 @@ def test_gradients_being_accumulated_are_left_alone(search):
     assert (weight.grad == 7.0).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("budget", [1, 3, 9, (2, 3), (4, 0)])
 @pytest.mark.parametrize("search", [FirstOrder, Iterated, Probe])
-def test_a_linear_divergence_is_solved_exactly(search, seed, budget):
-    problem = linear_problem(seed, budget)
-    for found, best in zip(search()(problem), Exhaustive()(problem), strict=True):
-        assert torch.equal(found, best)
+def test_a_linear_divergence_is_solved_exactly(search):
+    for budget, seed in itertools.product((1, 3, 9, (2, 3), (4, 0)), range(2)):
+        problem = linear_problem(seed, budget)
+        for found, best in zip(search()(problem), Exhaustive()(problem), strict=True):
+            assert torch.equal(found, best)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("budget", [1, 3, (2, 1)])
-def test_one_step_of_iterated_is_first_order(seed, budget):
-    problem = network_problem(seed, budget, (5, 4))
-    for iterated, first in zip(Iterated(steps=1)(problem), FirstOrder()(problem), strict=True):
-        assert torch.equal(iterated, first)
+def test_one_step_of_iterated_is_first_order():
+    for budget, seed in itertools.product((1, 3, (2, 1)), range(5)):
+        problem = network_problem(seed, budget, (5, 4))
+        for iterated, first in zip(Iterated(steps=1)(problem), FirstOrder()(problem), strict=True):
+            assert torch.equal(iterated, first)
 
 
 @pytest.mark.parametrize(("budget", "units"), [(4, ()), (3, (4,)), ((3, 2), (4,))])
-def test_linearising_again_never_loses_and_pays_on_average(budget, units):
+def test_linearizing_again_never_loses_and_pays_on_average(budget, units):
     gained = []
     for seed in range(30):
         problem = network_problem(seed, budget, units=(10 + seed % 3, *units), examples=8)
@@ -232,6 +229,8 @@ def test_the_better_masks_are_chosen_for_each_example():
     for pair in ((low, high), (high, low)):
         (found,) = problem.better((pair[0],), (pair[1],))
         assert found.tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]]
+    equal = MaskProblem(lambda masks: 0 * masks[0].flatten(1).sum(1), (low,), 2)
+    assert torch.equal(equal.better((low,), (high,))[0], low)
 
 
 def test_first_order_beats_random_flips_on_average():
@@ -245,7 +244,7 @@ def test_first_order_beats_random_flips_on_average():
 @pytest.mark.parametrize(
     ("steps", "budgets"), [(1, [4]), (2, [2, 4]), (3, [2, 3, 4]), (4, [1, 2, 3, 4]), (9, [1, 2, 3, 4])]
 )
-def test_iterated_linearises_at_the_mask_found_with_each_part_of_the_budget(steps, budgets):
+def test_iterated_linearizes_at_the_mask_found_with_each_part_of_the_budget(steps, budgets):
     points = []
 
     def divergence(masks):
@@ -267,20 +266,20 @@ def test_the_options_of_first_order_reach_the_flips():
     assert FirstOrder()(problem)[0].sum() == 2
 
 
-@pytest.mark.parametrize("budget", [0, 1, 4, 9, (4, 5), (1, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_random_flips_spend_the_whole_budget(budget, dtype, generator):
+def test_random_flips_spend_the_whole_budget(dtype, generator):
     sampled = tuple(sample_mask((20, n), 0.5, generator).to(dtype) for n in (4, 5))
-    problem = MaskProblem(lambda masks: masks[0].sum(1), sampled, budget, generator=generator)
-    spent = flips(problem, RandomFlips()(problem))
-    if isinstance(budget, tuple):
-        assert spent.tolist() == [list(budget)] * 20
-    else:
-        assert spent.sum(1).tolist() == [budget] * 20
+    for budget in (0, 1, 4, 9, (4, 5), (1, 3)):
+        problem = MaskProblem(lambda masks: masks[0].sum(1), sampled, budget, generator=generator)
+        spent = flips(problem, RandomFlips()(problem))
+        if isinstance(budget, tuple):
+            assert spent.tolist() == [list(budget)] * 20
+        else:
+            assert spent.sum(1).tolist() == [budget] * 20
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_random_flips_favour_no_unit(dtype, generator):
+def test_random_flips_favor_no_unit(dtype, generator):
     sampled = (sample_mask((4000, 12), 0.5, generator).to(dtype),)
     problem = MaskProblem(lambda masks: masks[0].sum(1), sampled, 3, generator=generator)
     share = (RandomFlips()(problem)[0] != sampled[0]).double().mean(0)
@@ -298,7 +297,7 @@ def test_the_generator_decides(search):
     assert not torch.equal(found(1), found(2))
 
 
-@linearised
+@linearized
 def test_a_zero_jacobian_is_said_once_with_its_cause_and_its_cure(search):
     problem, instance = quadratic_problem(0), search()
     with pytest.warns(
@@ -313,22 +312,33 @@ def test_a_zero_jacobian_is_said_once_with_its_cause_and_its_cure(search):
         search()(problem)
 
 
-@linearised
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_rounding_of_equal_passes_counts_as_zero(search, dtype, seed):
-    problem = network_problem(seed, 2, p=0.0, dtype=dtype)
+def test_a_search_that_has_always_found_something_is_watched_now_and_then():
+    slope, search = torch.ones(()), FirstOrder()
+    problem = MaskProblem(lambda masks: slope * masks[0].sum(1), (torch.zeros(2, 3),), 1)
+    for _ in range(10):
+        search(problem)
+    slope = torch.zeros(())
+    for _ in range(89):
+        search(problem)
     with pytest.warns(UserWarning, match="all-zero"):
-        search()(problem)
+        search(problem)
 
 
-@linearised
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_rounding_of_equal_passes_counts_as_zero(dtype):
+    for seed in range(3):
+        problem = network_problem(seed, 2, p=0.0, dtype=dtype)
+        with pytest.warns(UserWarning, match="all-zero"):
+            FirstOrder()(problem)
+
+
+@linearized
 def test_one_layer_alive_is_enough(search):
     problem = MaskProblem(lambda m: m[0].sum(1) + (m[1] - 1).square().sum(1), (torch.ones(2, 3), torch.ones(2, 3)), 1)
     search()(problem)
 
 
-@linearised
+@linearized
 def test_checks_that_are_off_say_nothing_yet(search):
     problem, instance = quadratic_problem(0), search()
     with value_checks("never"):
@@ -337,10 +347,9 @@ def test_checks_that_are_off_say_nothing_yet(search):
         instance(problem)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("iterations", [1, 3])
-def test_probe_is_alive_at_the_minimum(seed, iterations):
-    problem = quadratic_problem(seed)
+def test_probe_is_alive_at_the_minimum(iterations):
+    problem = quadratic_problem(0)
     assert (reached(problem, Probe(iterations)(problem)) > 0).all()
     with pytest.warns(UserWarning, match="all-zero"):
         assert (reached(problem, FirstOrder()(problem)) == 0).all()

@@ -10,7 +10,6 @@ from torch import nn
 from advdrop import (
     AdD,
     AdversarialDropout,
-    Batch,
     CrossEntropy,
     Exhaustive,
     FirstOrder,
@@ -18,7 +17,7 @@ from advdrop import (
     Probe,
     RandomFlips,
     SAdD,
-    Split,
+    Search,
     VAdD,
     cross_entropy,
     kl,
@@ -26,9 +25,23 @@ from advdrop import (
     reverse_kl,
     sample_mask,
 )
-from advdrop.masks import MaskProblem, Search, hamming
-from advdrop.objectives import Passes
-from small import CLASSES, FEATURES, HIDDEN, batch, gradients, noisy, quiet, seeded
+from advdrop.checks import NonFiniteError
+from advdrop.masks import MaskProblem, hamming
+from small import (
+    CLASSES,
+    FEATURES,
+    HIDDEN,
+    batch,
+    close,
+    gradients,
+    noisy,
+    only,
+    passes_of,
+    quiet,
+    run,
+    seeded,
+    values,
+)
 
 
 def softmax(z):
@@ -54,108 +67,97 @@ def by_hand(model, x, mask, target, slope, divergence, keep, budget):
     return divergence(target, softmax((x * flipped / keep) @ w.T + b)), flipped
 
 
-def test_vadd_against_numpy():
-    model, u = linear(), batch(dtype=torch.float64).u
-    mask = sample_mask(u, 0.5, seeded()).numpy()
+@pytest.fixture
+def rows():
+    return batch(dtype=torch.float64)
+
+
+REFERENCES = {
+    kl: (lambda t, o: o - t, lambda t, o: (t * np.log(t / o)).sum(1)),
+    cross_entropy: (lambda t, o: o - t, lambda t, o: -(t * np.log(o)).sum(1)),
+    qe: (
+        lambda t, o: 2 / CLASSES * o * ((o - t) - ((o - t) * o).sum(1, keepdims=True)),
+        lambda t, o: ((t - o) ** 2).mean(1),
+    ),
+}
+
+
+@pytest.mark.parametrize("divergence", REFERENCES)
+def test_vadd_against_numpy(rows, divergence):
+    model, u = linear(), rows["unlabeled"].numpy()
+    mask = sample_mask(rows["unlabeled"], 0.5, seeded()).numpy()
     w, b = (parameter.detach().numpy() for parameter in model[1].parameters())
-    target = softmax((u.numpy() * mask / 0.5) @ w.T + b)
-    references = {
-        kl: (lambda t, o: o - t, lambda t, o: (t * np.log(t / o)).sum(1)),
-        cross_entropy: (lambda t, o: o - t, lambda t, o: -(t * np.log(o)).sum(1)),
-        qe: (
-            lambda t, o: 2 / CLASSES * o * ((o - t) - ((o - t) * o).sum(1, keepdims=True)),
-            lambda t, o: ((t - o) ** 2).mean(1),
-        ),
-    }
-    for divergence, (slope, value) in references.items():
-        expected, flipped = by_hand(model, u.numpy(), mask, target, slope, value, 0.5, budget=2)
-        ours = VAdD(divergence=divergence, noise="shared").per_example(Passes(model, Batch(u=u), seeded()))
-        np.testing.assert_allclose(ours.detach().numpy(), expected, rtol=1e-10)
-        assert (flipped != mask).any(1).all()
+    target = softmax((u * mask / 0.5) @ w.T + b)
+    expected, flipped = by_hand(model, u, mask, target, *REFERENCES[divergence], 0.5, budget=2)
+    ours = values(model, VAdD(divergence=divergence, noise="shared"), only(rows, "unlabeled"))
+    np.testing.assert_allclose(ours.detach(), expected, rtol=1e-10)
+    assert (flipped != mask).any(1).all()
 
 
-def test_sadd_against_numpy():
-    model, rows = linear(), batch(dtype=torch.float64)
-    mask = sample_mask(rows.x, 0.5, seeded()).numpy()
-    onehot = np.eye(CLASSES)[rows.y]
-    expected, _ = by_hand(
-        model, rows.x.numpy(), mask, onehot, lambda t, o: o - t, lambda t, o: -(t * np.log(o)).sum(1), 0.5, budget=2
-    )
-    ours = SAdD().per_example(Passes(model, Batch(rows.x, rows.y), seeded()))
-    np.testing.assert_allclose(ours.detach().numpy(), expected, rtol=1e-10)
+def test_sadd_against_numpy(rows):
+    model = linear()
+    mask = sample_mask(rows["x"], 0.5, seeded()).numpy()
+    onehot, (slope, value) = np.eye(CLASSES)[rows["y"]], REFERENCES[cross_entropy]
+    expected, _ = by_hand(model, rows["x"].numpy(), mask, onehot, slope, value, 0.5, budget=2)
+    np.testing.assert_allclose(values(model, SAdD(), only(rows, "x", "y")).detach(), expected, rtol=1e-10)
 
 
-def test_gradient_flows_through_both_branches_and_not_through_the_mask():
-    model, u = quiet(p=0.5).double(), batch(dtype=torch.float64).u
-    found = []
+class Spy(Search):
+    """Another search, and what it was asked and found."""
 
-    class Spy(Search):
-        def __call__(self, problem: MaskProblem):
-            found.append(FirstOrder()(problem))
-            return found[0]
+    def __init__(self, search):
+        self.search, self.problem, self.masks = search, None, None
 
-    loss = VAdD(noise="shared", search=Spy()).per_example(Passes(model, Batch(u=u), seeded())).mean()
-    h = model.under(u)
-    rest = model.upper[1:]
-    clean = rest(h * sample_mask(h, 0.5, seeded()) / 0.5)
-    adversarial = rest(h * found[0][0] / 0.5)
-    for ours, expected in zip(gradients(model, loss), gradients(model, kl(clean, adversarial).mean()), strict=True):
-        torch.testing.assert_close(ours, expected)
+    def __call__(self, problem: MaskProblem):
+        self.problem, self.masks = problem, self.search(problem)
+        return self.masks
 
 
-def test_sadd_never_falls_below_the_plain_loss_where_the_divergence_is_convex_in_the_mask():
-    model, rows = linear(p=0.0), batch(dtype=torch.float64)
-    passes = Passes(model, rows)
-    assert (SAdD().per_example(passes) >= CrossEntropy().per_example(passes)).all()
-    assert (SAdD().per_example(passes) > CrossEntropy().per_example(passes)).any()
+def spied(term, model, rows):
+    """The problem of a term's search, and the masks that it found."""
+    term = copy.copy(term)
+    term.search = spy = Spy(term.search)
+    values(model, term, rows)
+    return spy.problem, spy.masks
 
 
-@pytest.mark.parametrize("p", [0.0, 0.5])
-def test_sadd_with_the_exact_search_never_falls_below_the_plain_loss(p):
-    passes = Passes(quiet(p), batch(), seeded())
-    assert (SAdD(search=Exhaustive()).per_example(passes) >= CrossEntropy().per_example(passes)).all()
+def test_the_gradient_flows_through_both_branches_and_not_through_the_mask(rows):
+    model, spy = quiet(p=0.5).double(), Spy(FirstOrder())
+    ours = values(model, VAdD(noise="shared", search=spy), only(rows, "unlabeled")).mean()
+    h, rest = model[:2](rows["unlabeled"]), model[3:]
+    clean, adversarial = rest(h * sample_mask(h, 0.5, seeded()) / 0.5), rest(h * spy.masks[0] / 0.5)
+    close(gradients(model, ours), gradients(model, kl(clean, adversarial).mean()))
 
 
-@pytest.mark.parametrize("search", [FirstOrder(), Iterated(), Probe(), RandomFlips(), Exhaustive()])
-def test_vadd_is_never_negative_and_the_exact_search_is_the_highest(search):
-    def value(how):
-        passes = Passes(quiet(0.5), batch(dtype=torch.float64), seeded())
-        return VAdD(search=how, noise="shared").per_example(passes)
+def test_sadd_is_at_least_the_plain_loss():
+    for model, search in ((linear(p=0.0).float(), FirstOrder()), (quiet(0.5), Exhaustive())):  # convex, or exact
+        term = SAdD(search=search)
+        passes = passes_of(model, term, CrossEntropy())
+        adversarial, plain = term.per_example(passes), CrossEntropy().per_example(passes)
+        assert (adversarial >= plain).all()
+        assert (adversarial > plain).any()
 
-    torch.set_default_dtype(torch.float64)
-    try:
-        torch.manual_seed(3)
-        found = value(search)
-        torch.manual_seed(3)
-        assert (found >= 0).all()
-        assert (found <= value(Exhaustive()) + 1e-12).all()
-    finally:
-        torch.set_default_dtype(torch.float32)
+
+@pytest.mark.parametrize("search", [FirstOrder(), Iterated(), Probe(), RandomFlips()])
+def test_vadd_is_never_negative_and_the_exact_search_is_the_highest(search, rows):
+    model = quiet(0.5).double()
+    found, best = (values(model, VAdD(search=how, noise="shared"), rows) for how in (search, Exhaustive()))
+    assert (found >= 0).all()
+    assert (found <= best + 1e-12).all()
 
 
 @pytest.mark.parametrize("noise", ["shared", "independent"])
-def test_delta_zero_is_the_unperturbed_loss(noise):
-    model, rows = quiet(0.5), batch()
-    passes = Passes(model, Batch(rows.x, rows.y, rows.u), seeded())
-    torch.testing.assert_close(SAdD(delta=0.0, noise=noise).per_example(passes), CrossEntropy().per_example(passes))
-    still = VAdD(delta=0.0, noise=noise).per_example(passes)
-    torch.testing.assert_close(still, torch.zeros_like(still), atol=1e-7, rtol=0)
+def test_without_flips_it_is_the_unperturbed_loss(noise):
+    model, rows = quiet(0.5), only(batch(), "x", "y", "unlabeled")
+    loss = run(model, CrossEntropy() + SAdD(delta=0.0, noise=noise) + VAdD(delta=0.0, noise=noise), rows).terms
+    torch.testing.assert_close(loss["sadd_cross_entropy"], loss["cross_entropy"])
+    assert abs(loss["vadd_kl"]) < 1e-7
 
 
-def masks_of(objective, model, rows):
-    """The masks that a term hands to the layers in its adversarial pass."""
-    found = []
-    search = objective.search
-
-    class Spy(Search):
-        def __call__(self, problem):
-            found.append((problem, search(problem)))
-            return found[-1][1]
-
-    objective = copy.copy(objective)
-    objective.search = Spy()
-    objective.per_example(Passes(model, rows, seeded()))
-    return found[0]
+def test_shared_noise_is_that_of_the_clean_pass_also_above_the_layer():
+    value = values(noisy(norm=False), VAdD(delta=0.0, noise="shared"))
+    torch.testing.assert_close(value, torch.zeros_like(value), atol=1e-6, rtol=0)
+    assert values(noisy(norm=False), VAdD(delta=0.0)).min() > 1e-6
 
 
 def stacked(p=0.5):
@@ -169,138 +171,138 @@ def stacked(p=0.5):
     )
 
 
-def test_budget_per_layer_and_shared():
+def test_a_budget_for_each_layer_and_a_shared_one():
     model, rows = stacked(), batch()
-    problem, masks = masks_of(VAdD(), model, rows)
+    problem, masks = spied(VAdD(), model, rows)
     assert problem.budget == (2, 5)
     flips = [hamming(before, after) for before, after in zip(problem.sampled, masks, strict=True)]
     assert all((used <= limit).all() for used, limit in zip(flips, problem.budget, strict=True))
-    problem, masks = masks_of(VAdD(budget="shared"), model, rows)
+    problem, masks = spied(VAdD(budget="shared"), model, rows)
     assert problem.budget == 7
     flips = torch.stack([hamming(before, after) for before, after in zip(problem.sampled, masks, strict=True)])
     assert (flips.sum(0) <= 7).all()
     assert (flips[0] > 2).any() or (flips[1] > 5).any()
-    problem, _ = masks_of(VAdD(delta=0.5), model, rows)
-    assert problem.budget == (4, 5)
+    assert spied(VAdD(delta=0.5), model, rows)[0].budget == (4, 5)
 
 
 def test_channels_are_flipped_whole():
-    model = nn.Sequential(
-        nn.Conv2d(1, 8, 3), AdversarialDropout(0.5, 0.25, granularity="channel"), nn.Flatten(), nn.Linear(8 * 9, 3)
-    )
-    problem, (mask,) = masks_of(VAdD(), model, Batch(u=torch.randn(4, 1, 5, 5)))
+    layer = AdversarialDropout(0.5, 0.25, granularity="channel")
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), layer, nn.Flatten(), nn.Linear(8 * 9, 3))
+    problem, (mask,) = spied(VAdD(), model, {"unlabeled": torch.randn(4, 1, 5, 5)})
     assert mask.shape == (4, 8, 1, 1)
     assert problem.budget == (2,)
     assert hamming(mask, problem.sampled[0]).max() == 2
 
 
-def test_renormalised_scale_keeps_the_sum_of_the_mask():
-    model, u = linear(p=0.5, scale="renormalised"), batch(dtype=torch.float64).u
-    problem, masks = masks_of(VAdD(noise="shared"), model, Batch(u=u))
-    torch.testing.assert_close(problem.scale(masks)[0].sum(1), torch.full((len(u),), float(FEATURES)).double())
+def test_the_scale_of_the_layer_is_that_of_the_search(rows):
+    model = linear(p=0.5, scale="renormalized")
+    problem, masks = spied(VAdD(noise="shared"), model, only(rows, "unlabeled"))
+    torch.testing.assert_close(problem.scale(masks)[0].sum(1), torch.full((16,), float(FEATURES)).double())
 
 
-def test_search_direction_can_differ_from_the_loss():
-    model, u = quiet(0.5).double(), batch(dtype=torch.float64).u
-    problem, _ = masks_of(VAdD(noise="shared", search_divergence=reverse_kl), model, Batch(u=u))
-    passes = Passes(model, Batch(u=u), seeded())
-    target, output = passes.clean("unlabelled").logits, model.upper[1:](model.under(u))
-    ones = (torch.ones(len(u), HIDDEN).double(),)
-    torch.testing.assert_close(problem.divergence(ones), kl(output, target))
+def test_the_search_may_have_a_divergence_of_its_own(rows):
+    model, given = quiet(0.5).double(), only(rows, "unlabeled")
+    term = VAdD(noise="shared", search_divergence=reverse_kl)
+    problem, _ = spied(term, model, given)
+    target = passes_of(model, term, rows=given).clean("unlabeled").logits
+    output = model[3:](model[:2](rows["unlabeled"]))
+    torch.testing.assert_close(problem.divergence((torch.ones(16, HIDDEN).double(),)), kl(output, target))
 
 
 def test_any_target():
+    model, rows = quiet(0.5), only(batch(), "unlabeled")
+    uniform = torch.full((16, CLASSES), 1 / CLASSES)
+    term = AdD(target=lambda passes, rows: uniform, divergence=kl, rows="unlabeled", given="probabilities", delta=0.0)
+    logits = passes_of(model, term, rows=rows).clean("unlabeled").logits
+    torch.testing.assert_close(values(model, term, rows), kl(uniform, logits, given="probabilities"))
+
+
+def test_vadd_on_the_labeled_rows():
     model, rows = quiet(0.5), batch()
-    uniform = torch.full((len(rows.u), CLASSES), 1 / CLASSES)
-    term = AdD(target=lambda passes, rows: uniform, divergence=kl, rows="unlabelled", given="probabilities", delta=0.0)
-    passes = Passes(model, rows, seeded())
-    logits = passes.clean("unlabelled").logits
-    assert term.per_example(Passes(model, Batch(u=rows.u), seeded())).mean().item() == pytest.approx(
-        kl(uniform, logits, given="probabilities").mean().item()
-    )
+    on_labeled = values(model, VAdD(rows="labeled"), rows)
+    torch.testing.assert_close(on_labeled, values(model, VAdD(), {"unlabeled": rows["x"]}))
+    torch.testing.assert_close(on_labeled, values(model, VAdD(), only(rows, "x", "y")))
 
 
-def test_vadd_on_the_labelled_rows():
-    model, rows = quiet(0.5), batch()
-    value = VAdD(rows="labelled").per_example(Passes(model, rows, seeded()))
-    torch.testing.assert_close(value, VAdD().per_example(Passes(model, Batch(u=rows.x), seeded())))
-
-
-def test_search_leaves_the_global_noise_alone():
-    class Still(Search):
+def test_the_search_leaves_the_global_noise_alone():
+    class Idle(Search):
         def __call__(self, problem):
             return problem.sampled
 
     states = []
-    for search in (Still(), FirstOrder(), Iterated(5), Exhaustive()):
+    for search in (Idle(), FirstOrder(), Iterated(5), Exhaustive()):
         torch.manual_seed(0)
-        VAdD(search=search)(noisy(), batch(), generator=seeded())
+        run(noisy(), VAdD(search=search))
         states.append(torch.get_rng_state())
     assert all(torch.equal(states[0], state) for state in states[1:])
 
 
-def test_search_and_adversarial_pass_see_the_same_noise():
-    """With dropout above the layer, delta=0 and shared noise the two passes are the same pass."""
-    value = VAdD(delta=0.0, noise="shared").per_example(Passes(noisy(norm=False), batch()))
-    torch.testing.assert_close(value, torch.zeros_like(value), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("noise", ["shared", "independent"])
-def test_zero_gradient_trap_is_named_once_and_the_probe_is_alive(noise):
-    model, rows = quiet(p=0.0), Batch(u=batch().u)
-    objective = VAdD(noise=noise)
+def test_a_zero_jacobian_is_told_once_and_the_probe_is_alive(noise):
+    model, rows, objective = quiet(p=0.0), only(batch(), "unlabeled"), VAdD(noise=noise)
     with pytest.warns(UserWarning, match=r"all-zero Jacobian.*Probe\(\)"):
-        objective(model, rows)
-    objective(model, rows)
-    assert VAdD(noise=noise, search=Probe()).per_example(Passes(model, rows)).min() > 1e-4
+        run(model, objective, rows)
+    run(model, objective, rows)
+    assert values(model, VAdD(noise=noise, search=Probe()), rows).min() > 1e-4
 
 
-def test_trap_is_open_where_lower_noise_or_views_differ():
+def test_lower_noise_or_a_second_view_give_the_search_something_to_go_by():
     rows = batch()
-    VAdD()(noisy(p=0.0), Batch(u=rows.u))
-    VAdD()(quiet(p=0.0), rows)
-    SAdD()(quiet(p=0.0), rows)
+    run(noisy(p=0.0), VAdD(), only(rows, "unlabeled"))
+    run(quiet(p=0.0), VAdD(), rows)
+    run(quiet(p=0.0), SAdD(), rows)
 
 
-def test_works_without_gradients_as_in_evaluation():
+def test_it_works_without_gradients_in_evaluation_mode():
     model = noisy().eval()
     with torch.no_grad():
-        loss = (CrossEntropy() + SAdD())(model, batch())
-    assert not loss.total.requires_grad
+        loss = run(model, CrossEntropy() + SAdD())
+    assert not loss.loss.requires_grad
     assert loss.terms["sadd_cross_entropy"] > loss.terms["cross_entropy"]
 
 
-def test_split_given_by_hand_equals_the_sequential_it_came_from():
-    plain = stacked().double()
-    by_hand_split = Split(plain[:1], plain[1:])
-    rows, losses = batch(dtype=torch.float64), []
-    for network in (plain, by_hand_split):
-        torch.manual_seed(0)
-        losses.append(VAdD()(network, rows, generator=seeded()).total)
-    torch.testing.assert_close(*losses)
-
-
-def test_delta_zero_makes_no_search():
+def test_without_a_budget_there_is_no_search():
     class Never(Search):
         def __call__(self, problem):
             raise AssertionError
 
-    VAdD(delta=0.0, search=Never())(quiet(0.5), batch())
-    VAdD(delta=0.0, search=Never(), budget="shared")(stacked(), batch())
+    run(quiet(0.5), VAdD(delta=0.0, search=Never()))
+    run(stacked(), VAdD(delta=0.0, search=Never(), budget="shared"))
 
 
-def test_a_jacobian_of_nan_is_an_error_and_not_a_zero():
+def test_a_jacobian_of_nan_is_an_error_that_names_the_term():
     model = quiet(0.5)
     with torch.no_grad():
-        model.upper[1].weight[0] = torch.nan
-    with pytest.raises(ValueError, match="NaN or infinity in 16 of 16 examples"):
-        VAdD()(model, batch())
+        model[3].weight[0] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"^vadd_kl: jacobian has NaN or infinity in 16 of 16 examples"):
+        run(model, VAdD())
 
 
-def test_a_delta_too_small_for_the_layer_is_said_once():
+def test_a_delta_too_small_for_the_layer_is_told_once():
     term = VAdD(delta=0.05)
-    with pytest.warns(
-        UserWarning, match="delta=0.05 of 10 units allows no flip.*smallest delta that allows one is 0.1"
-    ):
-        term(quiet(0.5), batch())
-    term(quiet(0.5), batch())
+    with pytest.warns(UserWarning, match=r"delta=0.05 of 10 units allows no flip.*smallest delta.*one is 0.1"):
+        run(quiet(0.5), term)
+    run(quiet(0.5), term)
+
+
+REFUSED = {
+    "delta": (lambda: VAdD(delta=1.5), ValueError, "delta must be in .*1.5"),
+    "delta type": (lambda: VAdD(delta="a"), TypeError, "delta must be a number"),
+    "noise": (lambda: VAdD(noise="none"), ValueError, "'independent', 'shared', got 'none'"),
+    "budget": (lambda: VAdD(budget="all"), ValueError, "'layer', 'shared', got 'all'"),
+    "divergence": (lambda: VAdD(divergence="kl"), TypeError, "advdrop.kl, got 'kl'"),
+    "search": (lambda: VAdD(search=FirstOrder), TypeError, r"FirstOrder\(\), got <class"),
+    "rows": (lambda: run(noisy(), VAdD(rows="labelled")), ValueError, "'labeled', 'unlabeled', got 'labelled'"),
+    "labels of the unlabeled": (lambda: run(noisy(), SAdD(rows="unlabeled")), ValueError, "labeled rows only"),
+    "no layer": (
+        lambda: run(nn.Linear(FEATURES, CLASSES), VAdD()),
+        ValueError,
+        r"VAdD needs a model with an AdversarialDropout layer, and none ran in Linear; call advdrop.insert\(",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_makes_no_sense_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

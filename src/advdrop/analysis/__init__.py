@@ -1,1 +1,1 @@
-"""Why it works: the paper's figures and its theorem, measured."""
+"""Examine a trained network: which units it depends on, and what the mask search does with an example."""

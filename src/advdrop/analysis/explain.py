@@ -1,23 +1,82 @@
-"""Algorithm 1 made visible: what the mask search does with one example."""
+"""Show what the mask search (Algorithm 1) does with one example."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Literal
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from advdrop import checks
-from advdrop.batch import Batch
+from advdrop.eval_mode import eval_mode
+from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout, Masks
-from advdrop.modes import evaluating
 from advdrop.objectives import AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_dropout import Searched
-from advdrop.objectives.passes import Passes
 from advdrop.randomness import derived_generator
-from advdrop.report.explanation import Explanation
+from advdrop.step.batch import Batch
+from advdrop.step.step import Step
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the mask search does with one example.
+
+    Args:
+        title: the title of the example.
+        image: the pixels from 0 to 1, ``(rows, columns)``; empty if the example is not an image.
+        shape: the shape of the units of the layer, such as ``(128, 4, 4)``.
+        sampled: εs, a 0 or 1 for each unit.
+        jacobian: J at ε0 = 1, a number for each unit.
+        adversarial: εadv, a 0 or 1 for each unit.
+        budget: the number of flips allowed.
+        target: the target of the divergence, in words.
+        classes: the names of the classes.
+        whole: the class probabilities without dropout.
+        before: the class probabilities with εs.
+        after: the class probabilities with εadv.
+        divergence: D with εs and with εadv.
+    """
+
+    title: str
+    image: Sequence[Sequence[float]]
+    shape: Sequence[int]
+    sampled: Sequence[int]
+    jacobian: Sequence[float]
+    adversarial: Sequence[int]
+    budget: int
+    target: str
+    classes: Sequence[str]
+    whole: Sequence[float]
+    before: Sequence[float]
+    after: Sequence[float]
+    divergence: tuple[float, float]
+
+    @property
+    def flips(self) -> list[int]:
+        """The flipped units, the largest gain first."""
+        pairs = enumerate(zip(self.sampled, self.adversarial, strict=True))
+        changed = [unit for unit, (before, after) in pairs if before != after]
+        return sorted(changed, key=lambda unit: -abs(self.jacobian[unit]))
+
+    @property
+    def summary(self) -> str:
+        """The main results in a few sentences."""
+        units, flips = len(self.sampled), self.flips
+        dropped = sum(self.sampled[unit] for unit in flips)
+        guesses = [max(range(len(p)), key=lambda c: p[c]) for p in (self.before, self.after)]
+        pairs = zip(guesses, (self.before, self.after), strict=True)
+        old, new = (f"{self.classes[guess]} ({100 * p[guess]:.1f} %)" for guess, p in pairs)
+        same = guesses[0] == guesses[1]
+        change = f"The prediction stays {old}, now {new}." if same else f"The prediction changes from {old} to {new}."
+        return (
+            f"{units} units, {sum(self.sampled)} of them kept by the sampled mask. Of {self.budget} flips allowed, "
+            f"{len(flips)} were made: {dropped} dropped, {len(flips) - dropped} revived. The divergence from "
+            f"{self.target} goes from {self.divergence[0]:.4g} to {self.divergence[1]:.4g}. {change}"
+        )
 
 
 def explain(
@@ -32,41 +91,46 @@ def explain(
     classes: Sequence[str] | None = None,
     title: str = "One example",
 ) -> Explanation:
-    """The sampled mask, the Jacobian, the flips and the class probabilities of one example.
+    """Return the sampled mask, the Jacobian, the flips and the class probabilities of one example.
 
-    The network is in evaluation mode but for its AdversarialDropout layer, so the mask is all that is random.
+    Only the AdversarialDropout layer is in training mode, so nothing but the sampled mask is random.
 
     Args:
-        model: a network with an AdversarialDropout layer, whose output is logits.
-        x: one example as the network takes it, ``(...)`` without a batch dimension.
+        model: a network with one AdversarialDropout layer that returns logits.
+        x: one example, ``(...)`` without a batch dimension.
         label: its class, for the target ``"label"``.
-        target: what the output is driven away from: the network's own clean ``"output"`` (VAdD) or the ``"label"``
-            (SAdD). If not given, the output, unless the layer drops nothing by itself (p = 0): then the search would
-            have nothing to go by, and the label is taken.
+        target: what the divergence is measured from: the network's own clean ``"output"`` (VAdD) or the ``"label"``
+            (SAdD). The default is the output, or the label if there is one and the layer has p = 0: without dropout the
+            Jacobian of VAdD is zero.
         delta: δ; the layer's own if not given.
-        term: the whole objective instead, with its divergence and search.
-        seed: of the sampled mask.
-        classes: their names; numbers if not given.
-        title: of the figure.
+        term: an objective with its own divergence and search, instead of ``target`` and ``delta``.
+        seed: seeds the sampled mask.
+        classes: the names of the classes; numbers if not given.
+        title: the title of the example.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, AdversarialDropout)]
+    layers = adversarial_layers(model)
     if len(layers) != 1:
         raise ValueError(
-            f"explain needs a network with one AdversarialDropout layer, got {len(layers)} in {type(model).__name__}"
+            f"explain needs a network with one AdversarialDropout layer, got {len(layers)} in {type(model).__name__}; "
+            "advdrop.insert(model, after=...) puts one behind any module"
         )
     checks.floating("x", x)
     target = target or ("output" if layers[0].p > 0 or label is None else "label")
     if target == "label" and label is None:
         raise ValueError("the target 'label' needs the label of the example")
     chosen = term or (VAdD(delta=delta, noise="shared") if target == "output" else SAdD(delta=delta))
-    chosen = replace(chosen, rows="labelled")
+    chosen = replace(chosen, rows="labeled")
     batch = Batch(x[None], torch.tensor([label or 0], device=x.device))
-    with evaluating(model):
-        layers[0].train()  # the mask is all that is random
-        passes = Passes(model, batch, derived_generator(seed, "explain", device=x.device), (), measure=True)
+    with eval_mode(model), _training(layers[0]), torch.enable_grad():
+        generator = derived_generator(seed, "explain", device=x.device)
+        passes = Step(model, chosen, updating=()).passes(batch, (chosen,), generator, measure=True)
         found = chosen.searched(passes)
+        if len(found.masks) != 1:
+            raise ValueError(f"explain needs a layer that runs once in a pass; it ran {len(found.masks)} times")
         with torch.no_grad():
-            outputs = [passes.upper(found.h, found.clean.layers, masks, "search") for masks in _masks(found)]
+            outputs = [
+                passes.masked(found.lower, found.clean, masks, "search", repeat=True) for masks in _scaled_masks(found)
+            ]
             divergences = [float(chosen.divergence(found.target, logits, given=chosen.given)) for logits in outputs[1:]]
     jacobian = found.jacobians[0][0] if found.jacobians else torch.zeros_like(found.masks[0])
     names = [str(number) for number in range(outputs[0].shape[1])] if classes is None else list(classes)
@@ -89,19 +153,35 @@ def explain(
     )
 
 
-def _masks(found: Searched) -> Iterator[Masks]:
-    """ε = 1, εs and εadv, scaled as the layer does."""
+def _scaled_masks(found: Searched) -> Iterator[Masks]:
+    """Yield ε = 1, εs and εadv, scaled as the layer applies them."""
     yield tuple(torch.ones_like(mask) for mask in found.masks)
     yield found.clean.scale(found.clean.masks)
     yield found.clean.scale(found.masks)
 
 
+@contextmanager
+def _training(layer: AdversarialDropout) -> Iterator[None]:
+    """Keep the layer in training mode, also an inserted one, which takes the mode of its module in every pass."""
+
+    def train(module: nn.Module, args: Any) -> None:
+        del args
+        module.train()
+
+    before, hook = layer.training, layer.register_forward_pre_hook(train)
+    try:
+        yield
+    finally:
+        hook.remove()
+        layer.train(before)
+
+
 def _image(x: Tensor) -> list[list[float]]:
-    """The brightness of an image, from 0 to 1 over its own range; nothing for a row of a table."""
+    """Return the brightness of an image, from 0 to 1 over its own range; empty for a row of a table."""
     if x.dim() not in (2, 3):
         return []
-    grey = x.detach().float().cpu()
-    grey = grey.mean(0) if grey.dim() == 3 else grey
-    low, high = float(grey.min()), float(grey.max())
-    scaled: list[list[float]] = ((grey - low) / (high - low or 1.0)).tolist()
+    gray = x.detach().float().cpu()
+    gray = gray.mean(0) if gray.dim() == 3 else gray
+    low, high = float(gray.min()), float(gray.max())
+    scaled: list[list[float]] = ((gray - low) / (high - low or 1.0)).tolist()
     return scaled

@@ -1,10 +1,10 @@
-"""Masks: h -> εs -> εadv. Pure functions on tensors ``(B, *H)``, and the layer that applies them."""
+"""Masks: h -> εs -> εadv. Pure functions on tensors ``(B, *H)``, and the layer that applies masks."""
 
 from advdrop.masks.budget import flip_budget
 from advdrop.masks.distance import euclidean, graph_edit, hamming, jaccard
 from advdrop.masks.flip import flip_mask
 from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian, unit_jacobian
-from advdrop.masks.layer import AdversarialDropout, handing
+from advdrop.masks.layer import AdversarialDropout, use_masks
 from advdrop.masks.measures import search_measures
 from advdrop.masks.sample import mask_shape, sample_mask, scale_mask
 from advdrop.masks.search import Exhaustive, FirstOrder, Iterated, MaskProblem, Probe, RandomFlips, Search
@@ -25,7 +25,6 @@ __all__ = [
     "flip_mask",
     "graph_edit",
     "hamming",
-    "handing",
     "jaccard",
     "mask_jacobian",
     "mask_shape",
@@ -33,4 +32,5 @@ __all__ = [
     "scale_mask",
     "search_measures",
     "unit_jacobian",
+    "use_masks",
 ]

@@ -1,4 +1,4 @@
-"""How many flips δ allows."""
+"""The number of flips that δ allows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from advdrop import checks
 
 
 def flip_budget(delta: float, units: int) -> int:
-    """At most int(δ·H) entries of the sampled mask may be flipped.
+    """Return int(δ·H), the number of entries of the sampled mask that may be flipped.
 
-    The paper writes ``‖εs − ε‖₂ ≤ δH`` and glosses it as "10 changes" for δ = 0.005, H = 2048 and "6 units" for
-    δ = 0.05, H = 128: a Hamming budget. The norm to the letter would allow (δH)² flips.
+    The paper writes ``‖εs − ε‖₂ ≤ δH`` and explains it as "10 changes" for δ = 0.005, H = 2048 and "6 units" for
+    δ = 0.05, H = 128: a bound on the Hamming distance. Taken literally, the norm would allow (δH)² flips.
 
     >>> flip_budget(0.005, 2048), flip_budget(0.05, 128)
     (10, 6)
@@ -21,11 +21,11 @@ def flip_budget(delta: float, units: int) -> int:
 
 
 def warn_if_none(budget: int, delta: float, units: int, who: str) -> bool:
-    """Warn, and say so, if δ is above zero and too small for a single flip."""
+    """Warn and return True if δ is positive but too small for a single flip."""
     if budget or delta == 0.0:
         return False
     warnings.warn(
-        f"delta={delta} of {units} units allows no flip at all, so {who} does nothing; the smallest delta that allows "
+        f"delta={delta} of {units} units allows no flip, so {who} does nothing; the smallest delta that allows "
         f"one is {1 / units:.4g}",
         stacklevel=3,
     )

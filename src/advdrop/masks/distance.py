@@ -12,7 +12,7 @@ from advdrop import checks
 
 
 def hamming(first: Tensor, second: Tensor) -> Tensor:
-    """The number of differing units: Σᵢ |ε¹ᵢ − ε²ᵢ| = ‖ε¹ − ε²‖₂², the squared Euclidean distance.
+    """Return the number of differing units: Σᵢ |ε¹ᵢ − ε²ᵢ| = ‖ε¹ − ε²‖₂², the squared Euclidean distance.
 
     Args:
         first: a mask ``(B, *H)`` of 0 and 1.
@@ -30,12 +30,12 @@ def hamming(first: Tensor, second: Tensor) -> Tensor:
 
 
 def euclidean(first: Tensor, second: Tensor) -> Tensor:
-    """The Euclidean distance ‖ε¹ − ε²‖₂ = √hamming, ``(B,)``."""
+    """Return the Euclidean distance ‖ε¹ − ε²‖₂ = √hamming, ``(B,)``."""
     return hamming(first, second).sqrt()
 
 
 def graph_edit(first: Tensor, second: Tensor, lower_units: int, upper_units: int) -> Tensor:
-    """The graph edit distance (A.1): each unit lost or won costs its N_l + N_u edges, ``(B,)``.
+    """Return the graph edit distance (A.1), ``(B,)``: a unit that differs costs its N_l + N_u edges.
 
     Deviation: Proposition 1 prints ``(N_l + N_u)‖ε¹ − ε²‖₂``. The number of differing units is the SQUARED norm
     of binary vectors, which is what is used here.
@@ -51,7 +51,7 @@ def graph_edit(first: Tensor, second: Tensor, lower_units: int, upper_units: int
 
 
 def jaccard(first: Tensor, second: Tensor) -> Tensor:
-    """The Jaccard distance (A.2) of the two sets of kept units, (|∪| − |∩|) / |∪|, ``(B,)``; 0 for two empty sets.
+    """Return the Jaccard distance (A.2) of the two sets of kept units, (|∪| − |∩|) / |∪|, ``(B,)``; 0 for empty sets.
 
     Deviation: Proposition 2 prints ``‖ε¹ − ε²‖₂ / ‖ε¹ + ε² − ε¹ ⊙ ε²‖₂``. That equals the set definition only
     with both norms SQUARED: as printed it is the square root of it.

@@ -1,4 +1,4 @@
-"""Algorithm 1: the flips that raise the linearised divergence the most."""
+"""Algorithm 1: the flips that increase the linearized divergence most."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.masks.bits import channels_last
-from advdrop.vocabulary import Order, Ties
+from advdrop.choices import Order, Ties
+from advdrop.masks.bernoulli import channels_last
 
 Budget = int | Sequence[int] | Tensor
 
 GROUPED = 8
-"""How many units of a wide layer are looked at as one group."""
+"""The number of units of a wide layer that form a group in the search for the largest scores."""
 WIDE = 16_384
-"""The number of units from which on that pays (``benchmarks/search.py`` measures it)."""
+"""The number of units from which grouping is faster (``benchmarks/search.py`` measures it)."""
 
 
 @torch.no_grad()
 def flip_mask(
     mask: Tensor, jacobian: Tensor, budget: Budget, *, order: Order = "largest", ties: Ties = "exact"
 ) -> Tensor:
-    """The adversarial mask εadv: ``budget`` flips of εs at most, chosen by J.
+    """Return the adversarial mask εadv: at most ``budget`` flips of εs, chosen by J.
 
     Around ε0 the divergence is D(ε) ≈ D(ε0) + (ε − ε0)ᵀJ (Eq. 9), so flipping unit i gains Jᵢ if it was dropped
-    and −Jᵢ if it was kept. Only positive gains are taken. With ``order="largest"`` the result maximises the
-    linearised divergence within the budget, exactly.
+    and −Jᵢ if it was kept. Only positive gains are taken. With ``order="largest"`` the result maximizes the
+    linearized divergence within the budget, exactly.
 
     Args:
         mask: the sampled mask εs, ``(B, *H)`` of 0 and 1.
         jacobian: J, of the same shape.
         budget: the number of flips allowed, one int or one per example ``(B,)``.
         order: ``"largest"`` gains first; ``"smallest"`` walks in the ascending order that Algorithm 1 prints,
-            an evident slip that is kept to be compared with.
+            an evident slip that is kept for comparison.
         ties: ``"exact"`` takes exactly the ``budget`` best, ties broken the same way every time; ``"dropped"``
-            is the released code's rule: whatever does not beat the (budget + 1)-th gain is left out.
+            is the released code's rule: gains that are not above the (budget + 1)-th one are left out.
 
     Returns:
-        εadv, of the same shape; never carries a gradient.
+        εadv, of the same shape, without a gradient.
 
-    Deviations: the loop of Algorithm 1 goes on while the distance is *at most* δH and so overshoots by one flip;
+    Deviations: the loop of Algorithm 1 runs while the distance is *at most* δH and so makes one flip too many;
     the budget here is never exceeded.
 
     >>> mask = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
@@ -54,12 +54,19 @@ def flip_mask(
     checks.same_shape("mask", checks.floating("mask", mask), "jacobian", checks.floating("jacobian", jacobian))
     if mask.dim() < 2 or mask.numel() == 0:
         raise ValueError(f"mask must be (B, *H), two dimensions and one unit at least, got shape {tuple(mask.shape)}")
-    if channels_last(mask):  # units in the order in which they lie in memory; only ties fall another way
-        pixels, slopes = (tensor.permute(0, 2, 3, 1) for tensor in (mask, jacobian))
-        return flip_mask(pixels, slopes, budget, order=order, ties=ties).permute(0, 3, 1, 2)
     checks.binary("mask", mask)
-    checks.finite("jacobian", jacobian)
+    return flip_sampled(mask, jacobian, budget, order=order, ties=ties)
 
+
+@torch.no_grad()
+def flip_sampled(
+    mask: Tensor, jacobian: Tensor, budget: Budget, *, order: Order = "largest", ties: Ties = "exact"
+) -> Tensor:
+    """Do the same as :func:`flip_mask` for a mask that is known to be valid, such as one that was sampled here."""
+    if channels_last(mask):  # units in memory order; only ties are broken differently
+        pixels, slopes = (tensor.permute(0, 2, 3, 1) for tensor in (mask, jacobian))
+        return flip_sampled(pixels, slopes, budget, order=order, ties=ties).permute(0, 3, 1, 2)
+    checks.finite("jacobian", jacobian)
     kept = mask.flatten(1)
     most, limits = _limits(budget, kept)
     if most == 0:
@@ -70,7 +77,7 @@ def flip_mask(
     floor = 0.0
     if order == "smallest":
         score, floor = torch.where(score > 0, -score, -torch.inf), -torch.inf
-    # One more than the budget, where the layer has it, so that the released rule can see its (k+1)-th gain.
+    # One more than the budget, if there are more units, because the released rule needs the (k+1)-th gain.
     beyond = int(ties == "dropped" and most < kept.shape[1])
     best, units = _best(score, most + beyond)
     if limits is not None or ties == "dropped":
@@ -86,15 +93,15 @@ def flip_mask(
 
 
 def _best(score: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest scores of each example and their units, both ``(B, k)``, in no order.
+    """Return the k largest scores of each example and their units, both ``(B, k)``, unsorted.
 
-    In a wide layer a score is worth sorting only if it is in one of the k groups with the largest maxima: whatever is
-    in another group has k scores above it. Maxima are cheap. Narrow layers are sorted as they are.
+    In a wide layer, only the k groups with the largest maxima can contain one of the k largest scores, and maxima are
+    cheap to compute. In a narrow layer all scores are compared.
     """
     groups = score.shape[1] // GROUPED
     if score.shape[1] < WIDE or score.shape[1] % GROUPED or k > groups // 8:
         return score.topk(k, dim=1, sorted=False)
-    # Group g holds the units g, g + groups, g + 2·groups, ...: the maximum goes along whole rows of memory.
+    # Group g holds the units g, g + groups, g + 2·groups, ..., so that the maximum is taken over whole rows of memory.
     chosen = score.unflatten(1, (GROUPED, groups)).amax(1).topk(k, dim=1, sorted=False).indices
     offsets = torch.arange(0, score.shape[1], groups, device=score.device)
     candidates = (chosen[:, None] + offsets[:, None]).flatten(1)
@@ -103,7 +110,7 @@ def _best(score: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _limits(budget: Budget, kept: Tensor) -> tuple[int, Tensor | None]:
-    """The largest budget of the batch, and the budget of each example where they differ."""
+    """Return the largest budget of the batch, and the budget of each example if one was given for each."""
     examples, units = kept.shape
     if isinstance(budget, bool) or not isinstance(budget, int | Sequence | Tensor):
         raise TypeError(f"budget must be an int or one int per example, got {budget!r} ({type(budget).__name__})")
@@ -120,13 +127,13 @@ def _limits(budget: Budget, kept: Tensor) -> tuple[int, Tensor | None]:
         least, most = (int(v) for v in torch.aminmax(limits))
         if least < 0 or most > units:
             raise ValueError(f"budget must be in 0..{units}, got values from {least} to {most}")
-    # The largest budget of a device tensor is not known here without waiting for the device.
+    # Reading the largest budget of a device tensor would wait for the device.
     most = int(limits.max()) if limits.device.type == "cpu" else units
     return most, limits.to(kept.device)
 
 
 def _runner_up(best: Tensor, limit: int | Tensor, floor: float) -> Tensor:
-    """The (k+1)-th score of each example, ``(B, 1)``; ``floor`` where the layer has no more than k units."""
+    """Return the (k+1)-th score of each example, ``(B, 1)``; ``floor`` if the layer has only k units."""
     padded = torch.nn.functional.pad(best, (0, 1), value=floor)
     if isinstance(limit, int):
         return padded[:, limit, None]

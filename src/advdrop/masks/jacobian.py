@@ -1,7 +1,7 @@
 """The Jacobian J of the divergence with respect to the mask, in both of the paper's forms.
 
-Neither touches ``.grad``: ``torch.autograd.grad`` asks for the masks or the units alone, so the parameters' gradients
-are not even computed and gradients that were being accumulated stay as they are.
+Neither changes ``.grad``: ``torch.autograd.grad`` computes the gradient of the masks or of the units alone. Gradients
+that are being accumulated are not disturbed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MaskDivergence = Callable[[Masks], Tensor]
 
 
 def mask_jacobian(divergence: MaskDivergence, masks: Masks) -> Masks:
-    """J = ∂D/∂ε at ``masks`` (Eq. 9); the paper's expansion point ε0 is a mask of ones.
+    """Return J = ∂D/∂ε at ``masks`` (Eq. 9). The paper's expansion point ε0 is a mask of ones.
 
     Args:
         divergence: D as a function of the masks, ``(B,)``.
@@ -36,9 +36,9 @@ def mask_jacobian(divergence: MaskDivergence, masks: Masks) -> Masks:
 
 
 def unit_jacobian(divergence: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
-    """J ≈ h ⊙ ∂D/∂h at the units h of the network without dropout (Eq. 11).
+    """Return J ≈ h ⊙ ∂D/∂h at the units h of the network without dropout (Eq. 11).
 
-    With f(x, ε) = upper(h ⊙ ε) the chain rule makes this equal to ∂D/∂ε at ε0 = 1: the paper's ≈ is an =.
+    With f(x, ε) = upper(h ⊙ ε) this equals ∂D/∂ε at ε0 = 1 by the chain rule: the paper's ≈ is an =.
 
     Args:
         divergence: D as a function of h, ``(B, *H) -> (B,)``.

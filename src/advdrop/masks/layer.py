@@ -1,4 +1,4 @@
-"""The layer: an ordinary dropout until an objective hands it a mask."""
+"""The layer: ordinary dropout, unless a training step supplies the mask."""
 
 from __future__ import annotations
 
@@ -11,46 +11,51 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advdrop import checks
+from advdrop.choices import Granularity, Scale
 from advdrop.masks.sample import GRANULARITIES, SCALES, mask_shape
-from advdrop.vocabulary import Granularity, Scale
 
-Hand = Callable[["AdversarialDropout", Tensor], Tensor]
-"""What multiplies the layer's input h: ``(layer, h) -> (B, *H)``, already scaled."""
+MaskSource = Callable[["AdversarialDropout", Tensor], Tensor]
+"""Supplies a mask: from the layer and its input h ``(B, *H)`` to the scaled mask that h is multiplied with."""
 
-# The live mask is kept here and not on the layer, so that a model can be copied and pickled at any moment.
-_hand: ContextVar[Hand | None] = ContextVar("advdrop_hand", default=None)
+# The mask in use is kept here and not on the layer, so that a model can be copied and pickled at any time.
+_source: ContextVar[MaskSource | None] = ContextVar("advdrop_mask_source", default=None)
 
 
 @contextmanager
-def handing(hand: Hand) -> Iterator[None]:
-    """Inside the block every AdversarialDropout layer asks ``hand`` for its mask, in training and evaluation.
+def use_masks(source: MaskSource) -> Iterator[None]:
+    """Make every AdversarialDropout layer take its mask from ``source``, in training and in evaluation.
 
     >>> import torch
     >>> layer = AdversarialDropout(p=0.5).eval()
-    >>> with handing(lambda layer, h: torch.tensor([[1.0, 0.0]])):
+    >>> with use_masks(lambda layer, h: torch.tensor([[1.0, 0.0]])):
     ...     layer(torch.tensor([[3.0, 4.0]]))
     tensor([[3., 0.]])
     """
-    token = _hand.set(hand)
+    token = _source.set(source)
     try:
         yield
     finally:
-        _hand.reset(token)
+        _source.reset(token)
+
+
+def supplied() -> bool:
+    """Return True inside a :func:`use_masks` block."""
+    return _source.get() is not None
 
 
 class AdversarialDropout(nn.Module):
-    """Dropout whose mask an objective may replace by the adversarial one (Algorithm 1).
+    """Dropout whose mask a training step can replace with the adversarial one (Algorithm 1).
 
-    Put it where ``nn.Dropout`` stood. By itself it does what ``nn.Dropout(p)`` does, draw for draw, and nothing in
-    evaluation.
+    Use it in place of ``nn.Dropout``. Outside of a :class:`advdrop.Step` it gives the same results as ``nn.Dropout(p)``
+    and draws the same random numbers. In evaluation mode it returns its input.
 
     Args:
-        p: the DROP probability of the sampled mask εs. The paper: 0.5 on MNIST; its "p=1.0" for Conv-Large is a
-            KEEP probability, so 0.0 here.
-        delta: δ, the share of the units that may be flipped, int(δ·H) of them.
-        scale: how a handed mask is scaled, see :func:`advdrop.masks.scale_mask`.
-        granularity: masks of single ``"unit"``s, of each ``"channel"`` of ``(B, C, ...)``, or of each ``"feature"`` of
-            ``(B, T, F)``, shared over time, as Park et al. (2019) do in recurrent networks.
+        p: DROP probability of the sampled mask εs. The paper uses 0.5 on MNIST; its "p=1.0" for Conv-Large is a KEEP
+            probability, so 0.0 here.
+        delta: δ, the share of the units that may be flipped; at most int(δ·H) of them.
+        scale: how a supplied mask is scaled, see :func:`advdrop.masks.scale_mask`.
+        granularity: one mask entry per ``"unit"``, per ``"channel"`` of ``(B, C, ...)``, or per ``"feature"`` of
+            ``(B, T, F)``, shared over time as in Park et al. (2019).
 
     Shape: any ``(B, *H)`` to the same.
 
@@ -72,39 +77,38 @@ class AdversarialDropout(nn.Module):
         checks.choice("granularity", granularity, GRANULARITIES)
         self.scale = scale
         self.granularity = granularity
-        self._handed = False
+        self._used_by_step = False
 
     def forward(self, h: Tensor) -> Tensor:
-        """H ⊙ ε."""
+        """Return h ⊙ ε."""
         if not h.is_floating_point():
             raise TypeError(f"the input of AdversarialDropout must be floating point, got {h.dtype}; convert it first")
-        hand = _hand.get()
-        if hand is None:
-            if self._handed and torch._C._current_graph_task_id() != -1:
+        source = _source.get()
+        if source is None:
+            if self._used_by_step and torch._C._current_graph_task_id() != -1:
                 raise RuntimeError(
-                    "AdversarialDropout was run again by a backward pass: activation checkpointing cannot give back "
-                    "the mask that an objective handed it; leave the layer out of the checkpointed part"
+                    "AdversarialDropout was run again by a backward pass: activation checkpointing cannot repeat the "
+                    "mask that the training step supplied; leave the layer out of the checkpointed part"
                 )
-            return self._ordinary(h)
-        if not self._handed:  # a module's attributes are slow to set
-            self._handed = True
-        mask = hand(self, h)
+            return self._dropout(h)
+        if not self._used_by_step:  # setting an attribute of a module is slow
+            self._used_by_step = True
+        mask = source(self, h)
         expected = mask_shape(h.shape, self.granularity)
         if tuple(mask.shape) != expected:
             raise ValueError(
-                f"AdversarialDropout got a mask of shape {tuple(mask.shape)} for an input of shape "
-                f"{tuple(h.shape)} with granularity {self.granularity!r}: expected {expected}. A layer that runs more "
-                "than once in a pass has one mask: use one layer for each place"
+                f"AdversarialDropout got a mask of shape {tuple(mask.shape)} for an input of shape {tuple(h.shape)} "
+                f"with granularity {self.granularity!r}; expected {expected}"
             )
         return h * mask.to(h.dtype)
 
-    def _ordinary(self, h: Tensor) -> Tensor:
-        """Dropout as it ever was."""
+    def _dropout(self, h: Tensor) -> Tensor:
+        """Apply ordinary dropout."""
         if self.granularity == "feature" and h.dim() > 2:
             return h * F.dropout(h.new_ones(mask_shape(h.shape, "feature")), self.p, self.training)
         drop = torch.feature_dropout if self.granularity == "channel" and h.dim() > 2 else F.dropout
         return drop(h, self.p, self.training)
 
     def extra_repr(self) -> str:
-        """The options, as they would be typed."""
+        """Return the options as they would be typed."""
         return f"p={self.p}, delta={self.delta}, scale={self.scale!r}, granularity={self.granularity!r}"

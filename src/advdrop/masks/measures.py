@@ -1,4 +1,4 @@
-"""What a mask search did, in numbers: a search that is dead shows here."""
+"""Measurements of a mask search, such as the number of flips."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from advdrop.masks.jacobian import Masks
 def search_measures(
     sampled: Masks, adversarial: Masks, budget: int | tuple[int, ...], jacobians: Sequence[Masks] = ()
 ) -> dict[str, Tensor]:
-    """Means over the examples, as scalars that stay on the device.
+    """Measure a mask search: means over the examples, as scalars on the device.
 
     Args:
         sampled: εs, one ``(B, *H)`` per layer.
         adversarial: εadv, of the same shapes.
         budget: the flips that were allowed.
-        jacobians: the Jacobians that the search looked at.
+        jacobians: the Jacobians that the search computed.
 
     Returns:
-        ``drops`` (kept units that were dropped), ``revivals`` (dropped ones that were kept), ``flips`` (both),
-        ``budget_share`` (flips of those allowed; 0 without a budget) and, where there was one, ``jacobian_norm`` (‖J‖₂
-        of the first Jacobian over all layers).
+        ``drops`` (flips from kept to dropped), ``revivals`` (flips from dropped to kept), ``flips`` (both),
+        ``budget_share`` (flips divided by the budget; 0 without a budget) and, if there was a Jacobian,
+        ``jacobian_norm`` (‖J‖₂ of the first one over all layers).
 
     >>> εs, εadv = torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([[0.0, 1.0, 1.0]])
     >>> {name: value.item() for name, value in search_measures((εs,), (εadv,), budget=4).items()}
@@ -42,6 +42,6 @@ def search_measures(
 
 
 def _mean(kept: Masks, dropped: Masks) -> Tensor:
-    """The mean number of units that the first masks keep and the second drop."""
+    """Return the mean number of units that the first masks keep and the second drop."""
     counts = [(one * (1 - other)).sum(dtype=torch.float32) for one, other in zip(kept, dropped, strict=True)]
     return torch.stack(counts).sum() / len(kept[0])

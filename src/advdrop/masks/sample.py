@@ -1,4 +1,4 @@
-"""The sampled mask εs of ordinary dropout, and the scale it is applied with."""
+"""The sampled mask εs of ordinary dropout, and its scale."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.masks.bits import bernoulli, bernoulli_like
-from advdrop.vocabulary import Granularity, Scale
+from advdrop.choices import Granularity, Scale
+from advdrop.masks.bernoulli import bernoulli, bernoulli_like
 
 GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
 def mask_shape(shape: Sequence[int], granularity: Granularity = "unit") -> tuple[int, ...]:
-    """The shape of the mask of an activation.
+    """Return the shape of the mask of an activation.
 
     ``(B, *H)`` of single units; ``(B, C, 1, ..., 1)`` of whole channels, dimension 1; ``(B, 1, ..., 1, F)`` of
     features, the last dimension, the same at every place of a sequence.
@@ -40,12 +40,12 @@ def sample_mask(
     generator: torch.Generator | None = None,
     granularity: Granularity = "unit",
 ) -> Tensor:
-    """A dropout mask εs: each entry is 0 with probability p, else 1.
+    """Sample a dropout mask εs: each entry is 0 with probability p, else 1.
 
     Args:
         like: an activation ``(B, *H)``, whose dtype and device the mask takes, or just its shape.
         p: the DROP probability, as in ``torch.nn.Dropout``.
-        generator: where the randomness comes from; the global generator if not given.
+        generator: the source of randomness; the global generator if not given.
         granularity: one entry per ``"unit"``, per ``"channel"`` (dimension 1) or per ``"feature"`` (the last
             dimension), broadcast over the rest.
 
@@ -68,23 +68,23 @@ def sample_mask(
 
 
 def scale_mask(mask: Tensor, p: float, scale: Scale = "inverted") -> Tensor:
-    """What h is multiplied with: the mask, scaled so that the next layer sees the usual magnitude.
+    """Scale a mask, so that the next layer gets inputs of the usual magnitude.
 
-    The paper does not mention a scale. ``"inverted"`` divides by 1 − p, as ordinary dropout does, whatever was
-    flipped. ``"renormalised"`` is the released code's ``ε / Σε · H`` for each example (an example that lost all
-    its units stays zero). ``"none"`` is the paper's formula to the letter.
+    The paper does not mention a scale. ``"inverted"`` divides by 1 − p, as ordinary dropout does, however many
+    entries were flipped. ``"renormalized"`` is the released code's ``ε / Σε · H`` for each example (if an
+    example has no unit left, it stays zero). ``"none"`` is the paper's formula taken literally.
 
     Args:
         mask: ``(B, *H)`` of 0 and 1.
         p: the drop probability the mask was sampled with.
-        scale: one of the above.
+        scale: one of these.
 
-    >>> scale_mask(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), p=0.2, scale="renormalised")
+    >>> scale_mask(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), p=0.2, scale="renormalized")
     tensor([[2., 0., 2., 0.]])
     """
     checks.choice("scale", scale, SCALES)
     p = checks.fraction("p", p)
-    if scale == "renormalised":
+    if scale == "renormalized":
         units = mask[0].numel()
         # Summed in float32: bfloat16 cannot count beyond 256.
         kept = mask.flatten(1).sum(1, dtype=torch.float32).clamp_min(1.0)

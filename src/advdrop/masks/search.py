@@ -1,6 +1,6 @@
 """Searches for the adversarial mask, all with one interface: ``search(problem) -> masks``.
 
-A search knows nothing of networks: its problem is D as a function of the masks, the sampled masks εs and a budget.
+A search does not depend on a network: its problem is D as a function of the masks, the sampled masks εs and a budget.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.masks.flip import flip_mask
+from advdrop.choices import Order, Ties
+from advdrop.masks.flip import flip_sampled
 from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian
-from advdrop.vocabulary import Order, Ties
 
 SearchBudget = int | tuple[int, ...]
 """The flips allowed: one int for which the units of all layers compete, or one int for each layer."""
@@ -32,10 +32,10 @@ class MaskProblem:
     Args:
         divergence: D of each example ``(B,)``, as a function of what the units are multiplied with.
         sampled: εs, one ``(B, *H)`` per layer.
-        budget: the flips allowed, one int shared by the layers or one for each.
+        budget: the number of flips allowed, one int shared by the layers or one for each.
         scale: turns masks of 0 and 1 into what the units are multiplied with (see ``scale_mask``).
-        generator: the randomness of searches that have some.
-        observe: is shown every Jacobian that a search asks for.
+        generator: the source of randomness, for searches that need it.
+        observe: is called with every Jacobian that a search computes.
     """
 
     divergence: MaskDivergence
@@ -46,7 +46,7 @@ class MaskProblem:
     observe: Callable[[Masks], None] | None = None
 
     def jacobian(self, masks: Masks | None = None) -> Masks:
-        """J at these masks, or at ε0 = 1: the network without dropout, ones that no scale is applied to."""
+        """Return J at these masks, or at ε0 = 1, the network without dropout, which is not scaled."""
         at = tuple(torch.ones_like(mask) for mask in self.sampled) if masks is None else self.scale(masks)
         jacobian = mask_jacobian(self.divergence, at)
         if self.observe is not None:
@@ -54,17 +54,17 @@ class MaskProblem:
         return jacobian
 
     def flip(self, jacobians: Masks, *, order: Order = "largest", ties: Ties = "exact") -> Masks:
-        """The best masks within the budget, if D were linear (Algorithm 1)."""
+        """Return the best masks within the budget for a linear D (Algorithm 1)."""
         if isinstance(self.budget, tuple):
             triples = zip(self.sampled, jacobians, self.budget, strict=True)
-            return tuple(flip_mask(mask, j, k, order=order, ties=ties) for mask, j, k in triples)
+            return tuple(flip_sampled(mask, j, k, order=order, ties=ties) for mask, j, k in triples)
         if len(self.sampled) == 1:
-            return (flip_mask(self.sampled[0], jacobians[0], self.budget, order=order, ties=ties),)
-        return self.separate(flip_mask(join(self.sampled), join(jacobians), self.budget, order=order, ties=ties))
+            return (flip_sampled(self.sampled[0], jacobians[0], self.budget, order=order, ties=ties),)
+        return self.separate(flip_sampled(join(self.sampled), join(jacobians), self.budget, order=order, ties=ties))
 
     @torch.no_grad()
     def better(self, first: Masks, second: Masks) -> Masks:
-        """For each example the masks with the higher true divergence; the first where they are equal."""
+        """Return for each example the masks with the higher divergence; the first if both are equal."""
         second_wins = self.divergence(self.scale(second)) > self.divergence(self.scale(first))
         return tuple(
             torch.where(second_wins.view(-1, *[1] * (one.dim() - 1)), other, one)
@@ -72,22 +72,25 @@ class MaskProblem:
         )
 
     def separate(self, joint: Tensor) -> Masks:
-        """The masks of the layers from one ``(B, ΣH)``."""
+        """Split one mask ``(B, ΣH)`` into those of the layers."""
         parts = joint.split([mask[0].numel() for mask in self.sampled], dim=1)
         return tuple(part.reshape(mask.shape) for part, mask in zip(parts, self.sampled, strict=True))
 
 
 def join(masks: Masks) -> Tensor:
-    """The units of all layers side by side, ``(B, ΣH)``."""
+    """Join the masks of all layers, ``(B, ΣH)``."""
     return torch.cat([mask.flatten(1) for mask in masks], dim=1)
 
 
 class Search(ABC):
-    """How εadv is looked for."""
+    """A way to search εadv.
+
+    To write a search, implement ``__call__`` from a :class:`MaskProblem` to masks within its budget.
+    """
 
     @abstractmethod
     def __call__(self, problem: MaskProblem) -> Masks:
-        """Masks within the budget that make the divergence large."""
+        """Return masks within the budget that make the divergence large."""
 
 
 @final
@@ -102,39 +105,39 @@ class FirstOrder(Search):
 
     order: Order = "largest"
     ties: Ties = "exact"
-    _warned: bool = field(default=False, init=False, repr=False)
+    _watch: _ZeroWatch = field(default_factory=lambda: _ZeroWatch(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.choice("order", self.order, ("largest", "smallest"))
         checks.choice("ties", self.ties, ("exact", "dropped"))
 
     def __call__(self, problem: MaskProblem) -> Masks:
-        """One forward and one backward pass through what lies above the layer."""
+        """Search with one forward and one backward pass of the network above the layer."""
         jacobian = problem.jacobian()
-        self._warned = self._warned or _warn_if_zero(jacobian)
+        self._watch(jacobian)
         return problem.flip(jacobian, order=self.order, ties=self.ties)
 
 
 @final
 @dataclass(eq=False)
 class Iterated(Search):
-    """Linearises again after every 1/n of the budget, and returns that or the paper's mask, whichever is better.
+    """Linearize again after every 1/n of the budget; return that mask or the paper's, whichever is better.
 
     Args:
         steps: n, the number of Jacobians. The first is the paper's, at ε0 = 1; the others at the mask found so far,
-            and never undo a flip.
+            and do not undo a flip.
     """
 
     steps: int = 4
-    _warned: bool = field(default=False, init=False, repr=False)
+    _watch: _ZeroWatch = field(default_factory=lambda: _ZeroWatch(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.count("steps", self.steps)
 
     def __call__(self, problem: MaskProblem) -> Masks:
-        """``steps`` forward and backward and two more forward passes through what lies above the layer."""
+        """Search with ``steps`` forward and backward and two more forward passes of the network above the layer."""
         jacobian = problem.jacobian()
-        self._warned = self._warned or _warn_if_zero(jacobian)
+        self._watch(jacobian)
         one_shot, masks = problem.flip(jacobian), problem.sampled
         parts = _parts(problem.budget, self.steps)
         if len(parts) < 2:
@@ -150,14 +153,14 @@ class Iterated(Search):
 @final
 @dataclass(eq=False)
 class Probe(Search):
-    """Linearises at random flips of εs: alive where the Jacobian at ε0 = 1 vanishes.
+    """Linearize at random flips of εs, for problems whose Jacobian at ε0 = 1 is zero.
 
     Where the clean and the perturbed pass agree at ε0 (no dropout at the layer, no other noise), D has its minimum
-    there, and D ≈ ½(ε − ε0)ᵀH(ε − ε0). The Jacobian at a random neighbour is H times a random direction: one step of
-    the power iteration by which VAT finds its direction, with masks in the place of vectors.
+    there, and D ≈ ½(ε − ε0)ᵀH(ε − ε0). The Jacobian at a random neighbor is H times a random direction: one step of
+    the power iteration of VAT, with masks instead of vectors.
 
     Args:
-        iterations: power iterations; each starts from the mask that the last one found.
+        iterations: power iterations; each starts from the mask of the one before.
     """
 
     iterations: int = 1
@@ -166,7 +169,7 @@ class Probe(Search):
         checks.count("iterations", self.iterations)
 
     def __call__(self, problem: MaskProblem) -> Masks:
-        """``iterations`` forward and backward passes through what lies above the layer."""
+        """Search with ``iterations`` forward and backward passes of the network above the layer."""
         masks = RandomFlips()(problem)
         for _ in range(self.iterations):
             masks = problem.flip(problem.jacobian(masks))
@@ -176,11 +179,11 @@ class Probe(Search):
 @final
 @dataclass(eq=False)
 class RandomFlips(Search):
-    """The control: as many flips as the budget allows, of units chosen at random."""
+    """A control: flip units chosen at random, as many as the budget allows."""
 
     def __call__(self, problem: MaskProblem) -> Masks:
-        """No pass at all."""
-        # Every flip gains something, and how much is random.
+        """Choose without any pass."""
+        # Every flip has a positive, random gain.
         gains = (torch.empty_like(m).uniform_(0.5, 1.0, generator=problem.generator) for m in problem.sampled)
         return problem.flip(tuple(g * (1 - 2 * m) for g, m in zip(gains, problem.sampled, strict=True)))
 
@@ -188,23 +191,23 @@ class RandomFlips(Search):
 @final
 @dataclass(eq=False)
 class Exhaustive(Search):
-    """The oracle: tries every mask within the budget. For small layers only.
+    """Try every mask within the budget; an oracle for small layers.
 
     Args:
-        max_units: refuse more units than this: the work grows as 2^H.
+        max_units: the largest number of units; the work grows as 2^H.
     """
 
     max_units: int = 16
 
     @torch.no_grad()
     def __call__(self, problem: MaskProblem) -> Masks:
-        """One forward pass for every mask in the ball."""
+        """Search with one forward pass for every mask within the budget."""
         best = start = join(problem.sampled)
         units = start.shape[1]
         if units > self.max_units:
             raise ValueError(
                 f"an exhaustive search over {units} units would try up to 2^{units} masks; use another search, or "
-                f"raise max_units (now {self.max_units}) if you mean it"
+                f"raise max_units (now {self.max_units})"
             )
         highest = problem.divergence(problem.scale(problem.sampled))
         most = sum(problem.budget) if isinstance(problem.budget, tuple) else problem.budget
@@ -221,7 +224,7 @@ class Exhaustive(Search):
 
 
 def _parts(budget: SearchBudget, steps: int) -> list[SearchBudget]:
-    """The budget in at most ``steps`` parts, none of them empty."""
+    """Divide the budget into at most ``steps`` parts, none of them empty."""
 
     def part(k: int, step: int) -> int:
         return ceil(k * (step + 1) / steps) - ceil(k * step / steps)
@@ -238,18 +241,30 @@ def _within_budget(problem: MaskProblem, flipped: Tensor) -> bool:
     return all(int(f.sum()) <= k for f, k in zip(flipped.split(sizes), problem.budget, strict=True))
 
 
+class _ZeroWatch:
+    """Warn once about an all-zero Jacobian: look at the first ten searches, then at every hundredth."""
+
+    def __init__(self) -> None:
+        self.searches, self.warned = 0, False
+
+    def __call__(self, jacobian: Masks) -> None:
+        self.searches += 1
+        if not self.warned and (self.searches <= 10 or self.searches % 100 == 0):
+            self.warned = _warn_if_zero(jacobian)
+
+
 def _warn_if_zero(jacobian: Masks) -> bool:
-    """Warn, and say so, if no unit of any example has a Jacobian above rounding."""
-    # Equal outputs leave the rounding of a softmax in float32, also where the units are of half precision.
+    """Warn and return True if the Jacobian of every unit of every example is zero up to rounding."""
+    # Equal outputs leave rounding errors of a float32 softmax, also if the units have half precision.
     tiny = 2 * torch.finfo(torch.promote_types(jacobian[0].dtype, torch.float32)).eps
     for slope in jacobian:
         if not checks.due("zero jacobian", slope) or not all(abs(v.item()) <= tiny for v in torch.aminmax(slope)):
             return False
     warnings.warn(
-        "the mask search met an all-zero Jacobian: the clean and the perturbed pass agree at ε0 = 1, where the "
-        "divergence has its minimum, so the flips mean nothing. This happens when the layer's p is 0, or the model is "
+        "the mask search found an all-zero Jacobian: the clean and the perturbed pass agree at ε0 = 1, where the "
+        "divergence has its minimum, so the flips are arbitrary. This happens if the layer's p is 0, or the model is "
         "in evaluation mode, and nothing else differs between the two passes. Use noise='independent' with dropout, "
-        "noise or augmentation below the layer, give the layer p > 0, or take search=Probe().",
+        "noise or augmentation below the layer, give the layer p > 0, or use search=Probe().",
         stacklevel=2,
     )
     return True

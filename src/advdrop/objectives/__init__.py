@@ -1,11 +1,10 @@
-"""Objectives: one method per file, all with one interface, composed with ``+`` and ``*``."""
+"""Objectives: one method per file, all with one interface, combined with ``+`` and ``*``."""
 
 from advdrop.objectives.adversarial_dropout import AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_training import AT
-from advdrop.objectives.base import Combination, Loss, Objective, Term, TrainingStep
+from advdrop.objectives.base import Combination, Objective, Term
 from advdrop.objectives.cross_entropy import CrossEntropy
-from advdrop.objectives.entropy import EntropyMinimisation
-from advdrop.objectives.passes import Pass, Passes
+from advdrop.objectives.entropy_minimization import EntropyMinimization
 from advdrop.objectives.pi_model import PiModel
 from advdrop.objectives.sajjadi import MutualExclusivity, TransformationStability
 from advdrop.objectives.temporal_ensembling import TemporalEnsembling
@@ -17,17 +16,13 @@ __all__ = [
     "AdD",
     "Combination",
     "CrossEntropy",
-    "EntropyMinimisation",
-    "Loss",
+    "EntropyMinimization",
     "MutualExclusivity",
     "Objective",
-    "Pass",
-    "Passes",
     "PiModel",
     "SAdD",
     "TemporalEnsembling",
     "Term",
-    "TrainingStep",
     "TransformationStability",
     "VAdD",
 ]

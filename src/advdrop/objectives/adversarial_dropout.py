@@ -6,58 +6,56 @@ L_AdD = D[g(x, y, θ), f(x, εadv)],   εadv = argmax D[g, f(x, ε)] over ‖εs
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.batch import Rows
+from advdrop.choices import BudgetOf, Noise
 from advdrop.divergences import Divergence, Given, cross_entropy, kl
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.budget import warn_if_none
 from advdrop.masks.search import SearchBudget
-from advdrop.models.split import Hidden
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Pass, Passes, Replayed, View
-from advdrop.randomness import NoiseState
-from advdrop.vocabulary import BudgetOf, Noise
 
-Target = Callable[[Passes, Rows], Tensor]
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.network import Lower
+    from advdrop.step.passes import Pass, Passes, Repeated, View
+
+Target = Callable[[Any, Any], Tensor]
 """g: from the passes of the step and the rows of the term to labels ``(B,)``, logits or probabilities ``(B, C)``."""
 
 
 def labels(passes: Passes, rows: Rows) -> Tensor:
-    """g(y) = y, the target of SAdD."""
-    if rows != "labelled":
-        raise ValueError(f"labels are the target of labelled rows only, got rows={rows!r}")
+    """Return g(y) = y, the target of SAdD."""
+    if rows != "labeled":
+        raise ValueError(f"labels are the target of labeled rows only, got rows={rows!r}")
     return passes.batch.labels()
 
 
 def clean_output(passes: Passes, rows: Rows) -> Tensor:
-    """g(x, θ) = f(x, εs), the target of VAdD."""
+    """Return g(x, θ) = f(x, εs), the target of VAdD."""
     return passes.clean(rows).logits
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What the mask search of a step found.
+    """The result of a mask search.
 
     Args:
         clean: the pass with εs.
         target: g.
-        h: what crosses the cut in the adversarial pass.
-        noise: the state of the noise there.
+        lower: the lower part of the adversarial pass.
         problem: what was searched: D as a function of the masks, εs and the budget.
-        masks: εadv, one for each layer.
-        jacobians: what the search looked at; only if the step is measured.
+        masks: εadv, one for each run of a layer.
+        jacobians: the Jacobians that the search computed; only if the step is measured.
     """
 
     clean: Pass
     target: Tensor
-    h: Hidden
-    noise: NoiseState
+    lower: Lower
     problem: MaskProblem
     masks: Masks
     jacobians: list[Masks]
@@ -68,15 +66,15 @@ class AdD(Term):
     """D[g, f(x, εadv)], for any target, divergence and search.
 
     Args:
-        target: g. Gradients flow through it in the loss; the search takes it as given.
+        target: g. The loss differentiates through it; the search takes it as given.
         divergence: D.
         delta: δ for every layer; each layer's own if not given.
-        search: how εadv is looked for.
-        search_divergence: the D that is searched with, if another than that of the loss.
-        noise: the noise ρ of the rest of the network, and the view. ``"shared"``: the adversarial pass sees what the
-            clean one saw; h is computed once, and only the upper network runs again. ``"independent"``: other noise,
-            and the second view where the batch has one; a second pass of the under network, which the search and the
-            adversarial pass share.
+        search: how εadv is searched.
+        search_divergence: the D of the search, if it is another than that of the loss.
+        noise: the noise of the rest of the network, and the view. ``"shared"``: the adversarial pass sees what the
+            clean pass saw; h is computed once, and only the upper network runs again. ``"independent"``: new noise, and
+            the second view where the batch has one; this takes a second pass of the lower network, which the search and
+            the adversarial pass share.
         budget: int(δ·H) flips in each ``"layer"``, or one budget ``"shared"`` by all layers, int(Σ δ·H).
         given: what a floating-point target is.
         rows: the rows the term runs on.
@@ -107,59 +105,61 @@ class AdD(Term):
 
     @property
     def name(self) -> str:
-        """Such as ``vadd_kl``."""
+        """The name of the class and of the divergence, such as ``vadd_kl``."""
         divergence = getattr(self.divergence, "__name__", type(self.divergence).__name__)
         return f"{type(self).__name__.lower()}_{divergence}"
 
     @property
-    def ahead(self) -> tuple[View, ...]:
-        """The clean pass, and another one of the under network if the noise is independent."""
+    def views(self) -> tuple[View, ...]:
+        """The clean pass, and another lower pass if the noise is independent."""
         return ("clean",) if self.noise == "shared" else ("clean", "adversarial")
 
     @property
-    def replayed(self) -> Replayed:
+    def repeated(self) -> Repeated:
         """With shared noise, that of the upper network."""
         return "upper" if self.noise == "shared" else "nothing"
 
+    @property
+    def searches_clean(self) -> bool:
+        """With shared noise, the upper part of the clean pass runs again."""
+        return self.noise == "shared"
+
     def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
-        found, shared = self.searched(passes), self.noise == "shared"
+        """Return D[g, f(x, εadv)], ``(B,)``."""
+        found = self.searched(passes)
         clean = found.clean
         if passes.measure:
             passes.measures = search_measures(clean.masks, found.masks, found.problem.budget, found.jacobians)
-        with passes.unnoticed(found.noise) if shared else nullcontext():
-            logits = passes.upper(found.h, clean.layers, clean.scale(found.masks), "adversarial")
+        masks, shared = clean.scale(found.masks), self.noise == "shared"
+        logits = passes.masked(found.lower, clean, masks, "adversarial", repeat=shared)
         return self.divergence(found.target, logits, given=self.given)
 
     def searched(self, passes: Passes) -> Searched:
-        """εadv, and everything that it was found with."""
+        """Search εadv, and return it with everything that it was found with."""
         clean = passes.clean(self.rows)
         if not clean.layers:
             raise ValueError(
                 f"{type(self).__name__} needs a model with an AdversarialDropout layer, and none ran in "
-                f"{type(passes.model).__name__}; put advdrop.AdversarialDropout(p, delta) where nn.Dropout stood"
+                f"{type(passes.network.model).__name__}; call advdrop.insert(model, after=...), or put "
+                "advdrop.AdversarialDropout(p, delta) in place of nn.Dropout"
             )
         target = self.target(passes, self.rows)
-        shared = self.noise == "shared"
-        h = clean.h if shared else passes.under_again(self.rows)
-        noise = clean.upper_noise if shared else passes.noise()
-
-        searched, fixed, constant = self.search_divergence or self.divergence, target.detach(), _detached(h)
+        lower = clean.lower if self.noise == "shared" else passes.lower_again(self.rows)
+        search_divergence, fixed = self.search_divergence or self.divergence, target.detach()
 
         def divergence(masks: Masks) -> Tensor:
-            with passes.unnoticed(noise):
-                logits = passes.upper(constant, clean.layers, masks, "search")
-            return searched(fixed, logits, given=self.given)
+            logits = passes.masked(lower, clean, masks, "search", repeat=True)
+            return search_divergence(fixed, logits, given=self.given)
 
         budget = self._budget(clean)
         jacobians: list[Masks] = []
         observe = jacobians.append if passes.measure else None
         problem = MaskProblem(divergence, clean.masks, budget, clean.scale, passes.generator, observe)
         masks = self.search(problem) if self._may_flip(clean, budget) else clean.masks
-        return Searched(clean, target, h, noise, problem, masks, jacobians)
+        return Searched(clean, target, lower, problem, masks, jacobians)
 
     def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:
-        """Whether there is a budget at all; a δ that is too small for the layers is said once."""
+        """Return True if the budget allows a flip; warn once if δ is too small for the layers."""
         if any(budget) if isinstance(budget, tuple) else budget:
             return True
         if not self._warned:
@@ -187,8 +187,8 @@ class SAdD(AdD):
         delta: δ; each layer's own if not given.
         divergence: D, cross-entropy by default.
         noise: ``"shared"`` (the default) or ``"independent"`` noise in the adversarial pass, see :class:`AdD`.
-        search: how εadv is looked for, :class:`FirstOrder` by default.
-        search_divergence: see :class:`AdD`; so are ``budget`` and ``given``.
+        search: how εadv is searched, :class:`FirstOrder` by default.
+        search_divergence: see :class:`AdD`, also for ``budget`` and ``given``.
 
     >>> SAdD(delta=0.05).name
     'sadd_cross_entropy'
@@ -196,7 +196,7 @@ class SAdD(AdD):
 
     target: Target = labels
     divergence: Divergence = cross_entropy
-    rows: Rows = "labelled"
+    rows: Rows = "labeled"
     noise: Noise = "shared"
 
 
@@ -209,9 +209,9 @@ class VAdD(AdD):
         delta: δ; each layer's own if not given.
         divergence: D, :func:`kl` by default, or :func:`qe` or :func:`cross_entropy`.
         noise: ``"independent"`` (the default) or ``"shared"`` noise in the adversarial pass, see :class:`AdD`.
-        search: how εadv is looked for, :class:`FirstOrder` by default.
-        rows: ``"unlabelled"`` (the default; the labelled ones where there are no others) or ``"labelled"``.
-        search_divergence: see :class:`AdD`; so are ``budget`` and ``given``.
+        search: how εadv is searched, :class:`FirstOrder` by default.
+        rows: ``"unlabeled"`` (the default; labeled rows where there are no others) or ``"labeled"``.
+        search_divergence: see :class:`AdD`, also for ``budget`` and ``given``.
 
     >>> VAdD(delta=0.05).name
     'vadd_kl'
@@ -219,10 +219,4 @@ class VAdD(AdD):
 
     target: Target = clean_output
     divergence: Divergence = kl
-    rows: Rows = "unlabelled"
-
-
-def _detached(h: Hidden) -> Hidden:
-    if isinstance(h, tuple | list):
-        return tuple(map(_detached, h))
-    return h.detach() if isinstance(h, Tensor) else h
+    rows: Rows = "unlabeled"

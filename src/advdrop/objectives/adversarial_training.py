@@ -1,27 +1,30 @@
-"""Adversarial training (AT): the label should survive the worst small step of the input."""
+"""Adversarial training (AT): the prediction should not change under the worst small step of the input."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.batch import Rows
+from advdrop.choices import Ball, Noise
 from advdrop.divergences import cross_entropy
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes, Replayed
-from advdrop.vocabulary import Ball, Noise
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes, Repeated
 
 
 @final
 @dataclass
 class AT(Term):
-    """D[y, f(x + r)] with r = ε·sign(g) (L∞, the fast gradient sign) or r = ε·g/‖g‖₂ (L2), g = ∂CE/∂x (Eq. 2).
+    """Adversarial training, D[y, f(x + r)] (Eq. 2).
 
-    The gradient is taken through the clean pass that the cross-entropy term made anyway.
+    r = ε·sign(g) (L∞, the fast gradient sign) or r = ε·g/‖g‖₂ (L2), with g = ∂CE/∂x. The gradient is taken through the
+    clean pass, which the cross-entropy term needs as well.
 
     Args:
         epsilon: the radius of the ball.
@@ -34,7 +37,7 @@ class AT(Term):
     epsilon: float = 0.1
     norm: Ball = "linf"
     noise: Noise = "independent"
-    rows: Rows = field(default="labelled", init=False, repr=False)
+    rows: Rows = field(default="labeled", init=False, repr=False)
     input_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -43,23 +46,24 @@ class AT(Term):
         checks.choice("noise", self.noise, ("independent", "shared"))
 
     @property
-    def replayed(self) -> Replayed:
+    def repeated(self) -> Repeated:
         """With shared noise, that of the whole pass."""
         return "all" if self.noise == "shared" else "nothing"
 
     def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
+        """Return the cross-entropy at x + r, ``(B,)``."""
         if not torch.is_grad_enabled():
             raise RuntimeError("AT needs the gradient of the loss; do not call it under torch.no_grad()")
         x, y = passes.perturbable(self.rows), passes.batch.labels()
         loss = cross_entropy(y, passes.clean(self.rows).logits)
         (slope,) = torch.autograd.grad(loss.sum(), x, retain_graph=True)
+        original = passes.batch.inputs(self.rows)
         direction = slope.sign() if self.norm == "linf" else unit(slope)
-        return cross_entropy(y, passes.perturbed(x.detach() + self.epsilon * direction, self.rows, self.noise))
+        return cross_entropy(y, passes.perturbed(original + self.epsilon * direction, self.rows, self.noise))
 
 
 def unit(direction: Tensor) -> Tensor:
-    """Each example scaled to L2 norm 1; an example of zeros stays zero.
+    """Scale each example to L2 norm 1; an example of zeros stays zero.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],

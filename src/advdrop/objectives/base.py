@@ -1,4 +1,4 @@
-"""What every objective is: terms, each per example until it is reduced, added up with weights.
+"""What every objective is: a weighted sum of terms, each with one value per example.
 
 The paper's formulas read as they are written::
 
@@ -11,90 +11,33 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from advdrop import checks
-from advdrop.batch import Batch, Rows
-from advdrop.objectives.passes import Passes, Replayed, View
 from advdrop.schedules import Schedule
-from advdrop.statistics import MOVING
-from advdrop.vocabulary import PassName
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes, Repeated, View
 
 Weight = float | Schedule
 
 
-@dataclass(frozen=True)
-class Loss:
-    """The value of an objective.
-
-    Args:
-        total: Σ λ·term, a scalar to call ``backward()`` on.
-        terms: the mean of each term before its weight, detached.
-        weights: λ of each term at this progress.
-        measures: what the terms measured of themselves, if asked to, such as ``vadd_kl/flips``; detached.
-    """
-
-    total: Tensor
-    terms: dict[str, Tensor]
-    weights: dict[str, float]
-    measures: dict[str, Tensor]
-
-
 class Objective(ABC):
-    """A weighted sum of terms. Add objectives with ``+``; weight them with ``*`` and a number or a schedule."""
+    """A weighted sum of terms. Add objectives with ``+``; multiply them with a number or a schedule.
+
+    An objective is a formula. :class:`advdrop.Step` evaluates it on a network and a batch.
+    """
 
     @property
     @abstractmethod
     def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
-        """Each term behind the factors of its weight."""
-
-    def __call__(
-        self,
-        model: nn.Module,
-        batch: Batch,
-        *,
-        progress: float = 1.0,
-        generator: torch.Generator | None = None,
-        moving: Collection[PassName] = MOVING,
-        measure: bool = False,
-    ) -> Loss:
-        """Run the passes and add up the terms.
-
-        Args:
-            model: the network, in training mode; its output is logits ``(B, C)``.
-            batch: the rows of this step.
-            progress: the share of the training that is done, in [0, 1]; schedules depend on it.
-            generator: the randomness of masks and perturbations, on the device of the batch. Without it, one draw from
-                the global generator seeds them.
-            moving: the passes that may move running batch-norm statistics, see ``advdrop.statistics``.
-            measure: whether the terms measure themselves: the flips that a mask search made, and so on.
-        """
-        checks.fraction("progress", progress)
-        wants_gradient = any(term.input_gradient for _, term in self.parts)
-        ahead = [(term.rows, view) for _, term in self.parts for view in term.ahead]
-        replayed = max((term.replayed for _, term in self.parts), key=("nothing", "upper", "all").index)
-        passes = Passes(model, batch, generator, moving, wants_gradient, measure, ahead, replayed)
-        terms, weights, measures, total = {}, {}, {}, None
-        for name, (factors, term) in self.named_parts().items():
-            checks.choice("rows", term.rows, ("labelled", "unlabelled"))
-            try:
-                value = term.per_example(passes).mean()
-            except checks.NonFiniteError as error:
-                raise checks.NonFiniteError(f"{name}: {error}") from None
-            weight = math.prod(factor(progress) if callable(factor) else factor for factor in factors)
-            total = weight * value if total is None else total + weight * value
-            terms[name], weights[name] = value.detach(), weight
-            measures.update({f"{name}/{key}": measured for key, measured in passes.take_measures().items()})
-        assert total is not None
-        return Loss(total, terms, weights, measures)
+        """The terms, each with the factors of its weight."""
 
     def named_parts(self) -> dict[str, tuple[tuple[Weight, ...], Term]]:
-        """The parts by the names of their terms; a name that comes again is numbered."""
+        """Return the parts by the names of their terms; the second term of one name gets a number."""
         named: dict[str, tuple[tuple[Weight, ...], Term]] = {}
         for part in self.parts:
             name, number = part[1].name, 2
@@ -104,11 +47,11 @@ class Objective(ABC):
         return named
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed training needs: the state of each term that has one."""
+        """Return the state of each term that has one."""
         return {name: state for name, (_, term) in self.named_parts().items() if (state := term.term_state())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state that ``state_dict`` gave."""
+        """Load what ``state_dict`` returned."""
         terms = {name: term for name, (_, term) in self.named_parts().items() if term.term_state()}
         if terms.keys() != state.keys():
             raise ValueError(f"this objective needs the state of {sorted(terms)}, got that of {sorted(state)}")
@@ -134,23 +77,31 @@ class Objective(ABC):
 
 
 class Term(Objective):
-    """One term of an objective: a value for each example of some rows."""
+    """One term of an objective: a value for each example of some rows.
+
+    To write a term, set ``rows`` and implement :meth:`per_example`. The properties tell a step what it can prepare.
+    """
 
     rows: Rows
     """The rows the term runs on."""
 
     input_gradient: ClassVar[bool] = False
-    """Whether the term differentiates the labelled clean pass with respect to its input."""
+    """Whether the term differentiates the labeled clean pass with respect to its input."""
 
     @property
-    def ahead(self) -> tuple[View, ...]:
-        """The passes of its rows that the term will ask for and that need nothing of each other."""
+    def views(self) -> tuple[View, ...]:
+        """The passes of its rows that the term will ask for and that need no result of each other."""
         return ("clean",)
 
     @property
-    def replayed(self) -> Replayed:
-        """The part of the network whose noise in the clean pass the term wants to see again."""
+    def repeated(self) -> Repeated:
+        """The part of the network whose noise in the clean pass the term repeats."""
         return "nothing"
+
+    @property
+    def searches_clean(self) -> bool:
+        """Whether the term runs the upper part of the clean pass again with other masks."""
+        return False
 
     @property
     def name(self) -> str:
@@ -159,26 +110,26 @@ class Term(Objective):
 
     @property
     def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
-        """Itself, unweighted."""
+        """The term itself, without a weight."""
         return (((), self),)
 
     @abstractmethod
     def per_example(self, passes: Passes) -> Tensor:
-        """The value for each of the rows, ``(B,)``."""
+        """Return the value for each of the rows, ``(B,)``."""
 
     def term_state(self) -> dict[str, Tensor]:
-        """What must survive an interruption; most terms have nothing."""
+        """Return what must survive an interruption; most terms have nothing."""
         return {}
 
     def load_term_state(self, state: dict[str, Tensor]) -> None:
-        """Take up the state that ``term_state`` gave."""
+        """Load what ``term_state`` returned."""
         del state
 
 
 @final
 @dataclass(frozen=True)
 class Combination(Objective):
-    """What ``+`` and ``*`` make."""
+    """The result of ``+`` and ``*``."""
 
     terms: tuple[tuple[tuple[Weight, ...], Term], ...]
 
@@ -186,33 +137,3 @@ class Combination(Objective):
     def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
         """The terms and their weights."""
         return self.terms
-
-
-@final
-class TrainingStep(nn.Module):
-    """A network and its objective as one module, so that ``DistributedDataParallel`` can wrap the whole step.
-
-    Args:
-        model: the network.
-        objective: the objective.
-        moving: the passes that may move running batch-norm statistics.
-
-    >>> from advdrop.objectives import CrossEntropy
-    >>> step = TrainingStep(nn.Linear(3, 2), CrossEntropy())
-    >>> step(Batch(torch.ones(1, 3), torch.tensor([1]))).total.shape
-    torch.Size([])
-    """
-
-    def __init__(self, model: nn.Module, objective: Objective, moving: Collection[PassName] = MOVING) -> None:
-        super().__init__()
-        self.model = model
-        self.objective = objective
-        self.moving = moving
-
-    def forward(
-        self, batch: Batch, progress: float = 1.0, generator: torch.Generator | None = None, measure: bool = False
-    ) -> Loss:
-        """The loss of one step."""
-        return self.objective(
-            self.model, batch, progress=progress, generator=generator, moving=self.moving, measure=measure
-        )

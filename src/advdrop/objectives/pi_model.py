@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from torch import Tensor
 
-from advdrop.batch import Rows
 from advdrop.divergences import Divergence, qe
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes, View
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes, View
 
 
 @final
 @dataclass
 class PiModel(Term):
-    """L_SE = D[f(x, ε¹), f(x, ε²)] (Eq. 1), on two passes with independent noise, masks and augmentation.
+    """The Π model, D[f(x, ε¹), f(x, ε²)] (Eq. 1): two passes with independent noise, masks and augmentation.
 
     Gradients flow through both passes.
 
@@ -27,13 +29,13 @@ class PiModel(Term):
     """
 
     divergence: Divergence = qe
-    rows: Rows = "unlabelled"
+    rows: Rows = "unlabeled"
 
     @property
-    def ahead(self) -> tuple[View, ...]:
+    def views(self) -> tuple[View, ...]:
         """Both passes."""
         return ("clean", "second")
 
     def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
+        """Return D of the two passes, ``(B,)``."""
         return self.divergence(passes.clean(self.rows).logits, passes.again(self.rows).logits)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.batch import Rows
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes, View
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes, View
 
 
 @final
 @dataclass
 class TransformationStability(Term):
-    """l_TS = Σ_{j<k} ‖f^j(x) − f^k(x)‖₂² over n passes with independent noise, masks and augmentation.
+    """Transformation stability, l_TS = Σ_{j<k} ‖f^j(x) − f^k(x)‖₂² over n passes.
+
+    The passes have independent noise, masks and augmentation.
 
     The sum over the classes of squared differences of probabilities: 2 passes of it are C times Π's quadratic error.
 
@@ -30,19 +34,19 @@ class TransformationStability(Term):
     """
 
     passes: int = 4
-    rows: Rows = "unlabelled"
+    rows: Rows = "unlabeled"
 
     def __post_init__(self) -> None:
         checks.count("passes", self.passes, least=2)
 
     @property
-    def ahead(self) -> tuple[View, ...]:
+    def views(self) -> tuple[View, ...]:
         """All n passes."""
         second: View = "second"
         return ("clean", *[second] * (self.passes - 1))
 
     def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
+        """Return the value for each row, ``(B,)``."""
         logits = [passes.clean(self.rows).logits, *(passes.again(self.rows).logits for _ in range(self.passes - 1))]
         outputs = [output.float().softmax(1) if output.dtype.itemsize < 4 else output.softmax(1) for output in logits]
         return torch.stack([(one - other).square().sum(1) for one, other in combinations(outputs, 2)]).sum(0)
@@ -51,22 +55,24 @@ class TransformationStability(Term):
 @final
 @dataclass
 class MutualExclusivity(Term):
-    """l_ME = −Σ_k f_k Π_{l≠k} (1 − f_l): lowest, −1, where one class has all the probability.
+    """Mutual exclusivity, l_ME = −Σ_k f_k Π_{l≠k} (1 − f_l).
+
+    Its minimum, −1, is where one class has all the probability.
 
     References: as for :class:`TransformationStability`; l = 0.1·l_ME + 1·l_TS there.
 
     Deviations: on the clean pass alone, where the original adds up its n passes.
     """
 
-    rows: Rows = "unlabelled"
+    rows: Rows = "unlabeled"
 
     def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
+        """Return the value for each row, ``(B,)``."""
         return mutual_exclusivity(passes.clean(self.rows).logits)
 
 
 def mutual_exclusivity(logits: Tensor) -> Tensor:
-    """−Σ_k f_k Π_{l≠k} (1 − f_l) from logits, ``(B, C) -> (B,)``.
+    """Return −Σ_k f_k Π_{l≠k} (1 − f_l) from logits, ``(B, C) -> (B,)``.
 
     >>> mutual_exclusivity(torch.tensor([[0.0, 0.0], [90.0, 0.0]]))
     tensor([-0.5000, -1.0000])

@@ -1,30 +1,33 @@
-"""Temporal ensembling: the output should agree with the average of its own past."""
+"""Temporal ensembling: the output should agree with the average of earlier outputs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor, distributed
 
 from advdrop import checks
-from advdrop.batch import Rows
 from advdrop.divergences import Divergence, qe
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes
 
 
 @final
 @dataclass(eq=False)
 class TemporalEnsembling(Term):
-    """D[z̃, f(x, εs)] with z̃ = Z / (1 − αᵗ) and Z ← αZ + (1 − α) f(x, εs) each time a row is seen.
+    """Temporal ensembling, D[z̃, f(x, εs)] with z̃ = Z / (1 − αᵗ) and Z ← αZ + (1 − α) f(x, εs) each time a row is seen.
 
-    One pass a step instead of Π's two. A row that was never seen before costs nothing. Under ``torch.distributed``
-    the updates of all ranks are gathered, so every rank has the same table; ranks must have batches of one size.
+    It takes one pass a step, where the Π model takes two. A row that is seen for the first time counts 0. Under
+    ``torch.distributed`` the updates of all ranks are gathered, so every rank has the same table; ranks must have batches
+    of one size.
 
     Args:
-        examples: N, the number of rows of the data set; ``Batch.index`` points into 0..N-1.
+        examples: N, the number of rows of the data set; the ``index`` of a step points into 0..N-1.
         classes: C.
         momentum: α.
         divergence: D.
@@ -39,18 +42,18 @@ class TemporalEnsembling(Term):
     classes: int
     momentum: float = 0.6
     divergence: Divergence = qe
-    rows: Rows = "unlabelled"
+    rows: Rows = "unlabeled"
     ensemble: Tensor = field(init=False, repr=False)
     seen: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if checks.fraction("momentum", self.momentum) == 1.0:
-            raise ValueError("momentum must be below 1: with 1.0 nothing is ever learnt from the outputs")
+            raise ValueError("momentum must be below 1: with 1.0 the ensemble never changes")
         self.ensemble = torch.zeros(checks.count("examples", self.examples), checks.count("classes", self.classes))
         self.seen = torch.zeros(self.examples)
 
     def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``; also records the outputs."""
+        """Return D for each row, ``(B,)``, and record the outputs."""
         logits = passes.clean(self.rows).logits
         index = self._index(passes, logits)
         # A copy: the table changes before backward() needs the target again.
@@ -64,7 +67,7 @@ class TemporalEnsembling(Term):
     def _index(self, passes: Passes, logits: Tensor) -> Tensor:
         index = passes.batch.index
         if index is None:
-            raise ValueError("temporal ensembling needs to know the rows: give the Batch an index")
+            raise ValueError("temporal ensembling needs to know the rows: call the step with index=")
         if logits.shape[1] != self.classes:
             raise ValueError(
                 f"TemporalEnsembling has classes={self.classes}, but the network has {logits.shape[1]} outputs"
@@ -85,11 +88,11 @@ class TemporalEnsembling(Term):
         self.seen[index] += 1.0
 
     def term_state(self) -> dict[str, Tensor]:
-        """The table and the counts."""
+        """Return the table and the counts."""
         return {"ensemble": self.ensemble, "seen": self.seen}
 
     def load_term_state(self, state: dict[str, Tensor]) -> None:
-        """Take up the table and the counts."""
+        """Load the table and the counts."""
         checks.same_shape("the saved ensemble", state["ensemble"], "this one", self.ensemble)
         self.ensemble, self.seen = state["ensemble"].clone(), state["seen"].clone()
 

@@ -1,33 +1,37 @@
-"""Virtual adversarial training (VAT): the output should survive the worst small step of the input."""
+"""Virtual adversarial training (VAT): the output should not change under the worst small step of the input."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.batch import Rows
+from advdrop.choices import Noise
 from advdrop.divergences import Divergence, kl
 from advdrop.objectives.adversarial_training import unit
 from advdrop.objectives.base import Term
-from advdrop.objectives.passes import Passes, Replayed
-from advdrop.vocabulary import Noise
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes, Repeated
 
 
 @final
 @dataclass
 class VAT(Term):
-    """D[f(x), f(x + r)] with r = ε·d, d the direction of the highest curvature of D, by power iteration from noise.
+    """Virtual adversarial training, D[f(x), f(x + r)] with ‖r‖₂ = ε.
 
-    The target f(x) is the clean output and takes no gradient.
+    The direction of r is that of the highest curvature of D, found by power iteration from a random start.
+
+    The target f(x) is the clean output and gets no gradient.
 
     Args:
         epsilon: ‖r‖₂. The paper's code: 8.0 on CIFAR-10, 3.5 on SVHN; nothing is given for MNIST.
         xi: the step of the finite difference. The original's 1e-6 is lost to rounding in float32: it leaves most pixels
-            of a standardised image as they were.
+            of a standardized image unchanged.
         iterations: power iterations, one forward and one backward pass each.
         divergence: D.
         noise: the dropout and noise of the passes at x + r: ``"independent"`` of the clean pass, as in the released
@@ -41,7 +45,7 @@ class VAT(Term):
     iterations: int = 1
     divergence: Divergence = kl
     noise: Noise = "independent"
-    rows: Rows = "unlabelled"
+    rows: Rows = "unlabeled"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -50,18 +54,18 @@ class VAT(Term):
         checks.choice("noise", self.noise, ("independent", "shared"))
 
     @property
-    def replayed(self) -> Replayed:
+    def repeated(self) -> Repeated:
         """With shared noise, that of the whole pass."""
         return "all" if self.noise == "shared" else "nothing"
 
     def per_example(self, passes: Passes) -> Tensor:
-        """``(B,)``."""
+        """Return D[f(x), f(x + r)], ``(B,)``."""
         target = passes.clean(self.rows).logits.detach()
-        x = passes.perturbable(self.rows).detach()
+        x = passes.perturbable(self.rows)
         direction = torch.empty_like(x).normal_(generator=passes.generator)
         for _ in range(self.iterations):
             with passes.unnoticed(), torch.enable_grad():
                 step = (self.xi * unit(direction)).requires_grad_()
-                reached = self.divergence(target, passes.perturbed(x + step, self.rows, self.noise))
+                reached = self.divergence(target, passes.perturbed(x.detach() + step, self.rows, self.noise))
                 (direction,) = torch.autograd.grad(reached.sum(), step)
         return self.divergence(target, passes.perturbed(x + self.epsilon * unit(direction), self.rows, self.noise))

@@ -1,0 +1,238 @@
+"""Put AdversarialDropout layers into a network that was written without them, and take them out again.
+
+A layer is a forward hook: the network keeps its class, its attributes, its arguments and the keys of its
+``state_dict``. In evaluation mode the hook does nothing, so an exported network has no trace of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from advdrop.choices import Granularity, Scale
+from advdrop.eval_mode import eval_mode
+from advdrop.masks import AdversarialDropout
+from advdrop.masks.layer import supplied
+from advdrop.suggest import did_you_mean
+
+Model = TypeVar("Model", bound=nn.Module)
+
+KEY: Any = "advdrop"
+"""The key of the hook in its module. Torch numbers hooks anew in each process, and would give away a number that came
+with a pickle; a place has only one layer, so that it needs no number."""
+
+Part = int | str | None
+"""Where in the output of a module the units are: a position in a tuple, a key of a dict; None if it is a tensor."""
+
+
+class InsertedLayer:
+    """A forward hook that applies an AdversarialDropout layer to the output of a module.
+
+    Args:
+        layer: the layer.
+        part: the part of the output that goes through the layer.
+        place: the name of the module.
+    """
+
+    def __init__(self, layer: AdversarialDropout, part: Part, place: str) -> None:
+        self.layer, self.part, self.place = layer, part, place
+
+    def __call__(self, module: nn.Module, given: Any, output: Any) -> Any:
+        """Return the output with h ⊙ ε in the place of h, or None to leave it as it is."""
+        del given
+        if not module.training and not supplied():
+            return None
+        if self.layer.training != module.training:
+            self.layer.training = module.training
+        try:
+            h = output if self.part is None else output[self.part]
+        except (IndexError, KeyError, TypeError):
+            h = None
+        if not isinstance(h, Tensor):
+            part = "" if self.part is None else f"part {self.part!r} of "
+            raise TypeError(
+                f"{part}the output of {self.place}, a {type(output).__name__}, is not a tensor; say which part has the "
+                "units: advdrop.insert(..., part=...), a position in a tuple or a key"
+            )
+        return self.layer(h) if self.part is None else _replaced(output, self.part, self.layer(h))
+
+    @property
+    def __name__(self) -> str:
+        """What ``torch.jit.script`` asks for before it compiles a hook, which it could not do."""
+        raise RuntimeError(
+            "torch.jit.script cannot compile an inserted AdversarialDropout layer; call advdrop.remove(network) first, "
+            "or use torch.jit.trace, torch.export or ONNX in evaluation mode, which leave the layer out"
+        )
+
+
+def insert(
+    network: Model,
+    after: str | Sequence[str],
+    *,
+    p: float = 0.5,
+    delta: float = 0.05,
+    scale: Scale = "inverted",
+    granularity: Granularity = "unit",
+    part: Part = None,
+) -> Model:
+    """Insert an AdversarialDropout layer behind one or more modules of a network, in place.
+
+    The network keeps its class, attributes, arguments and ``state_dict`` keys; a checkpoint from before fits during and
+    after. :func:`remove` takes the layers out.
+
+    Args:
+        network: any network.
+        after: the dotted name of the module, or several; :func:`places` lists them. A module inside another one may be
+            named as well. A module that runs twice in a pass gets a mask for each run.
+        p: DROP probability of the sampled mask. With 0, and without other noise between the passes, VAdD has nothing to
+            search with.
+        delta: δ, the share of the units that may be flipped.
+        scale: see :class:`advdrop.AdversarialDropout`.
+        granularity: masks of each ``"unit"``, ``"channel"`` (convolutions) or ``"feature"`` (sequences).
+        part: which part of the module's output has the units, if that is a tuple (0 for the output of an LSTM) or a
+            dict.
+
+    Returns:
+        The same network.
+
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> insert(network, after="1", delta=0.25) is network
+    True
+    >>> list(network.state_dict())
+    ['0.weight', '0.bias', '2.weight', '2.bias']
+    >>> _ = remove(network)
+    """
+    names = [after] if isinstance(after, str) else list(after)
+    modules = dict(network.named_modules(remove_duplicate=False))
+    if not names:
+        raise ValueError("after must name a module; advdrop.places(network, x) lists them")
+    for name in names:
+        if not name or name not in modules:
+            suggestion = did_you_mean(name, [known for known in modules if known])
+            raise ValueError(f"there is no module {name!r}{suggestion}; advdrop.places(network, x) lists what there is")
+    chosen = [modules[name] for name in names]
+    for name, module in zip(names, chosen, strict=True):
+        if isinstance(module, AdversarialDropout) or inserted_layers(module, inside=False) or chosen.count(module) > 1:
+            raise ValueError(f"there is an AdversarialDropout layer at {name!r} already")
+    for name, module in zip(names, chosen, strict=True):
+        layer = AdversarialDropout(p, delta, scale, granularity).train(module.training)
+        module._forward_hooks[KEY] = InsertedLayer(layer, part, name)
+    return network
+
+
+def remove(network: Model) -> Model:
+    """Take out all layers that :func:`insert` put into a network, in place, and return the network."""
+    for module in network.modules():
+        module._forward_hooks.pop(KEY, None)
+    return network
+
+
+def inserted_layers(network: nn.Module, inside: bool = True) -> list[AdversarialDropout]:
+    """Return the layers that :func:`insert` put into a network, or only those directly behind the module itself."""
+    modules = network.modules() if inside else [network]
+    hooks = [module._forward_hooks.get(KEY) for module in modules]
+    return [hook.layer for hook in hooks if isinstance(hook, InsertedLayer)]
+
+
+def adversarial_layers(network: nn.Module) -> list[AdversarialDropout]:
+    """Return all AdversarialDropout layers of a network, its own and inserted ones, each once."""
+    own = [module for module in network.modules() if isinstance(module, AdversarialDropout)]
+    return own + inserted_layers(network)
+
+
+def _replaced(output: Any, part: int | str, value: Tensor) -> Any:
+    """Return what a module returned, with another part."""
+    if isinstance(output, tuple | list):
+        items = [*output]
+        items[part] = value  # type: ignore[index]
+        return type(output)._make(items) if hasattr(output, "_make") else type(output)(items)
+    changed = copy.copy(output)
+    changed[list(output)[part] if isinstance(part, int) else part] = value
+    return changed
+
+
+@dataclass(frozen=True)
+class Place:
+    """A module that a layer could be inserted behind.
+
+    Args:
+        name: for ``after``.
+        kind: the class of the module.
+        part: for ``part``, if the module does not return a tensor.
+        shape: of its units, ``(*H)``: the first tensor it returns, without the batch dimension.
+        calls: how often it runs in a pass.
+    """
+
+    name: str
+    kind: str
+    part: Part
+    shape: tuple[int, ...]
+    calls: int
+
+    @property
+    def units(self) -> int:
+        """H, the number of units."""
+        return int(torch.Size(self.shape).numel())
+
+    def __str__(self) -> str:
+        """Return a line of a list."""
+        times = "" if self.calls == 1 else f", runs {self.calls} times"
+        part = "" if self.part is None else f", part={self.part!r}"
+        return f"{self.name}: {self.kind}, {self.units} units {self.shape}{part}{times}"
+
+
+def places(network: nn.Module, *args: Any, **kwargs: Any) -> list[Place]:
+    """List where a layer could be inserted: the modules that return floating-point units, in the order they run.
+
+    Args:
+        network: any network.
+        args: what it is called with: a batch of at least one example.
+        kwargs: keyword arguments of the call.
+
+    >>> for place in places(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4)):
+    ...     print(place)
+    0: Linear, 8 units (8,)
+    1: ReLU, 8 units (8,)
+    2: Linear, 2 units (2,)
+    """
+    found: dict[str, Place] = {}
+    with eval_mode(network), _watched(network, found), torch.no_grad():
+        network(*args, **kwargs)
+    return list(found.values())
+
+
+@contextmanager
+def _watched(network: nn.Module, found: dict[str, Place]) -> Iterator[None]:
+    """Make each module note what it returns."""
+
+    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def note(module: nn.Module, given: Any, output: Any) -> None:
+            del given
+            part, units = _first_tensor(output)
+            if units is not None and units.is_floating_point() and units.dim() > 1:
+                calls = 1 + (found[name].calls if name in found else 0)
+                found[name] = Place(name, type(module).__name__, part, tuple(units.shape[1:]), calls)
+
+        return note
+
+    hooks = [module.register_forward_hook(watch(name)) for name, module in network.named_modules() if name]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _first_tensor(output: Any) -> tuple[Part, Tensor | None]:
+    if isinstance(output, Tensor):
+        return None, output
+    items = (
+        output.items() if hasattr(output, "items") else enumerate(output) if isinstance(output, tuple | list) else ()
+    )
+    return next(((key, value) for key, value in items if isinstance(value, Tensor)), (None, None))

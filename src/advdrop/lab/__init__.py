@@ -1,0 +1,1 @@
+"""The laboratory: data, networks, training runs, records, reports and the command line."""

@@ -1,0 +1,12 @@
+"""The values that options of a run may take. Imports no torch, so that the command line can list them at once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Precision = Literal["auto", "32", "bf16", "fp16"]
+MemoryFormat = Literal["auto", "contiguous", "channels_last"]
+Labels = int | Literal["all"]
+Scaling = Literal["unit", "centered", "none"]
+Padding = Literal["reflect", "zeros"]
+Norm = Literal["batch", "mean-only", "weight+mean-only", "none"]

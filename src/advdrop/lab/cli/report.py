@@ -1,0 +1,38 @@
+"""``advdrop report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from advdrop.lab.cli.options import Report
+from advdrop.lab.files import write_text
+from advdrop.lab.records.measurement import measurements
+from advdrop.lab.records.record import RecordError
+from advdrop.lab.report.collect import collect
+from advdrop.lab.report.formats import FORMATS
+from advdrop.lab.report.studies import studies_of
+
+ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
+
+
+def run(options: Report) -> int:
+    """Show results in one file."""
+    form = options.format or ENDINGS.get(options.out.suffix if options.out else ".html")
+    if form is None:
+        raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}; name a --format")
+    results = collect(options.results)
+    studies = studies_of(found for path in options.results for found in measurements(path))
+    if not results and not studies:
+        where = ", ".join(map(str, options.results))
+        raise RecordError(f"there is no record, no measurement and no finished run in {where}")
+    if options.out is None and form != "html":
+        print(FORMATS[form](results, studies), end="")
+        return 0
+    out = options.out or Path("report.html")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, FORMATS[form](results, studies))
+    count = sum(len(found.records) for found in results) + sum(len(study.measurements) for study in studies)
+    tables = f"{len(results)} table{'' if len(results) == 1 else 's'}"
+    made = f"{tables} and {len(studies)} stud{'y' if len(studies) == 1 else 'ies'}" if studies else tables
+    print(f"written to {out}: {made} from {count} records")
+    return 0

@@ -1,0 +1,40 @@
+"""From a configuration to what it names: the objective and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from advdrop.lab.config.config import RunConfig, parse_method
+from advdrop.lab.config.terms import DataSize
+from advdrop.lab.models.build import build
+from advdrop.masks import AdversarialDropout
+from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
+from advdrop.schedules import Ramp
+
+
+def objective_of(config: RunConfig, examples: int, classes: int) -> Objective:
+    """Return CrossEntropy() + Σ λ(t)·term (formulas 6 and 7), as configured.
+
+    Args:
+        config: the run.
+        examples: the number of training examples; temporal ensembling keeps an average for each.
+        classes: C.
+    """
+    options, terms = config.objective, config.objective.terms.chosen()
+    objective: Objective = CrossEntropy()
+    for name in parse_method(config.method):
+        if name in terms:
+            term = terms[name]
+            weight = Ramp(term.weight, options.ramp) if term.ramped else term.weight
+            objective += weight * term.objective(DataSize(examples, classes))
+    return objective + options.entropy * EntropyMinimization() if options.entropy else objective
+
+
+def network_of(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Sequential:
+    """Return the configured network with its AdversarialDropout layer."""
+    common = {"p", "delta", "scale", "granularity"}
+    options = config.network.model_dump(exclude={"name", *common})
+    layer = AdversarialDropout(**{name: getattr(config.network, name) for name in common})
+    return build(config.network.name, layer, shape, classes, **options)

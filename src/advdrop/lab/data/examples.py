@@ -1,0 +1,86 @@
+"""What every source of data gives: examples in memory, as they were stored."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+UNLABELED = -1
+"""The label of an example that has none."""
+
+
+class DataError(ValueError):
+    """Data that cannot be used: the message names the file, what is wrong with it and the way out."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images or rows of a table, and their labels.
+
+    Args:
+        x: images ``(N, C, H, W)`` of uint8, or features ``(N, ...)`` of float32.
+        y: labels ``(N,)`` of int64; ``-1`` where there is none.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __post_init__(self) -> None:
+        if self.x.dtype not in (torch.uint8, torch.float32) or self.x.dim() < 2:
+            raise DataError(f"x must be (N, ...) of uint8 or float32, got {self.x.dtype} of {tuple(self.x.shape)}")
+        if self.y.dtype != torch.int64 or self.y.shape != (len(self.x),):
+            raise DataError(
+                f"y must hold one int64 for each of the {len(self.x)} examples, "
+                f"got {self.y.dtype} of shape {tuple(self.y.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Training and test examples of one problem.
+
+    Args:
+        name: such as ``mnist``.
+        train: what may be learned from; some or all of it may be unlabeled.
+        test: what the error is measured on, all of it labeled.
+        classes: the names of the classes; a label is a position in it.
+    """
+
+    name: str
+    train: Examples
+    test: Examples
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.train) == 0 or len(self.test) == 0:
+            raise DataError(f"{self.name} has {len(self.train)} training and {len(self.test)} test examples")
+        if self.train.x.shape[1:] != self.test.x.shape[1:] or self.train.x.dtype != self.test.x.dtype:
+            shown = [f"{part.x.dtype} of {tuple(part.x.shape[1:])}" for part in (self.train, self.test)]
+            raise DataError(f"the training examples of {self.name} are {shown[0]}, its test examples {shown[1]}")
+        for part, examples, least in (("training", self.train, UNLABELED), ("test", self.test, 0)):
+            low, high = int(examples.y.min()), int(examples.y.max())
+            if low < least or high >= len(self.classes):
+                raise DataError(
+                    f"the {part} labels of {self.name} must be in {least}..{len(self.classes) - 1}, "
+                    f"got values from {low} to {high}"
+                )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example, such as ``(1, 28, 28)``."""
+        return tuple(self.train.x.shape[1:])
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of all examples and labels: two data sets of one checksum are the same."""
+        digest = hashlib.sha256(repr((self.shape, self.train.x.dtype, len(self.train), self.classes)).encode())
+        for tensor in (self.train.x, self.train.y, self.test.x, self.test.y):
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()

@@ -1,0 +1,147 @@
+"""From stored bytes to what a network takes; whatever is fitted is fitted on training images only."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from advdrop import checks
+from advdrop.lab.choices import Scaling
+from advdrop.lab.files import written
+
+PART = 8192
+"""Images stay bytes in memory: no more than these are ever floats at once."""
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """scale, then (x − mean) / std, then W(x − mean).
+
+    Args:
+        scaling: ``"unit"`` is x/255, ``"centered"`` (x − 127.5)/255, ``"none"`` leaves the numbers alone.
+        mean: μ, one for each channel ``(C, 1, 1)`` or each feature; ``None`` if nothing is standardized.
+        std: σ, of the same shape.
+        center: the mean image that whitening subtracts, ``(D,)``.
+        whitening: W of ZCA, ``(D, D)``, symmetric.
+    """
+
+    scaling: Scaling = "unit"
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    center: Tensor | None = None
+    whitening: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        checks.choice("scaling", self.scaling, ("unit", "centered", "none"))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``(B, ...)`` as it was stored, to float32 of the same shape."""
+        x = scaled(x, self.scaling)
+        if self.mean is not None and self.std is not None:
+            x = (x - self.mean) / self.std
+        if self.center is not None and self.whitening is not None:
+            x = ((x.flatten(1) - self.center) @ self.whitening).view_as(x)
+        return x
+
+    def to(self, device: torch.device) -> Preprocess:
+        """The same on another device."""
+        moved: dict[str, Any] = {name: t.to(device) for name, t in vars(self).items() if isinstance(t, Tensor)}
+        return replace(self, **moved)
+
+
+def scaled(x: Tensor, scaling: Scaling) -> Tensor:
+    """Stored numbers as float32.
+
+    >>> scaled(torch.tensor([0, 255], dtype=torch.uint8), "centered")
+    tensor([-0.5000,  0.5000])
+    """
+    x = x.float()
+    if scaling == "none":
+        return x
+    return (x - 127.5) / 255.0 if scaling == "centered" else x / 255.0
+
+
+def fit(
+    x: Tensor,
+    *,
+    scaling: Scaling = "unit",
+    standardize: bool = False,
+    zca: bool = False,
+    regularizer: float = 1e-5,
+    cache: Path | None = None,
+) -> Preprocess:
+    """The preprocessing fitted on these training images.
+
+    Args:
+        x: ``(N, C, H, W)`` or ``(N, F)``, as it was stored.
+        scaling: see :class:`Preprocess`.
+        standardize: mean 0 and variance 1 of each channel, or of each feature of a table. One that never varies is
+            only centered.
+        zca: W = U (Λ + regularizer)^(−1/2) Uᵀ, from the covariance UΛUᵀ in float64.
+        regularizer: added to the eigenvalues, under the root.
+        cache: a folder where a whitening is kept, by the checksum of what it was fitted on.
+    """
+    preprocess = Preprocess(scaling)
+    if standardize:
+        mean, std = _moments(x, scaling)
+        preprocess = replace(preprocess, mean=mean, std=std)
+    if zca:
+        center, whitening = _whitening(x, preprocess, checks.positive("regularizer", regularizer), cache)
+        preprocess = replace(preprocess, center=center, whitening=whitening)
+    return preprocess
+
+
+def _moments(x: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
+    axes = (0, 2, 3) if x.dim() == 4 else (0,)
+    count = x.shape[0] * math.prod(x.shape[2:]) if x.dim() == 4 else x.shape[0]
+    parts = x.split(PART)
+    mean = torch.stack([scaled(part, scaling).double().sum(axes, keepdim=True)[0] for part in parts]).sum(0) / count
+    squares = [(scaled(part, scaling) - mean).square().sum(axes, keepdim=True)[0] for part in parts]
+    variance = torch.stack(squares).sum(0) / count
+    # Rounding leaves a constant feature with a variance that is not quite zero; it must not be blown up.
+    std = torch.where(variance > 1e-12 * mean.square().clamp_min(1e-12), variance.sqrt(), 1.0)
+    return mean.float(), std.float()
+
+
+def _whitening(x: Tensor, before: Preprocess, regularizer: float, cache: Path | None) -> tuple[Tensor, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save
+
+    made_from = repr((before.scaling, before.mean is not None, regularizer, tuple(x.shape)))
+    data = hashlib.sha256(x.contiguous().numpy().data).digest()
+    kept = cache / f"zca-{hashlib.sha256(made_from.encode() + data).hexdigest()}.safetensors" if cache else None
+    if kept is not None:
+        with suppress(OSError, SafetensorError):  # one that is not there or cannot be read is made
+            saved = load_file(kept)
+            return saved["center"], saved["whitening"]
+    center, whitening = zca_matrix(x, regularizer, before)
+    if kept is not None:
+        with suppress(OSError):  # a full or read-only disk costs the next run half a minute, not this run its life
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with written(kept) as file:
+                file.write(save({"center": center, "whitening": whitening}))
+    return center, whitening
+
+
+def zca_matrix(x: Tensor, regularizer: float, before: Preprocess | None = None) -> tuple[Tensor, Tensor]:
+    """The mean and W = U (Λ + regularizer)^(−1/2) Uᵀ of ``before(x)``, x being ``(N, ...)``, in float64."""
+    before = before or Preprocess("none")
+    size = x[0].numel()
+    center = torch.zeros(size, dtype=torch.float64)
+    covariance = torch.zeros(size, size, dtype=torch.float64)
+    for part in x.split(PART):
+        center += before(part).flatten(1).sum(0, dtype=torch.float64)
+    center /= len(x)
+    for part in x.split(PART):
+        values = before(part).flatten(1).double() - center
+        covariance.addmm_(values.T, values)
+    eigenvalues, u = torch.linalg.eigh(covariance / len(x))
+    whitening = (u * (eigenvalues.clamp_min(0.0) + regularizer).rsqrt()) @ u.T
+    return center.float(), whitening.float().contiguous()

@@ -1,0 +1,373 @@
+"""From a configuration to a finished run directory, and back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.data.augment import Augment, Flip, Noise, PadCrop, Yours
+from advdrop.lab.data.examples import DataSet, Examples
+from advdrop.lab.data.preprocess import Preprocess, fit
+from advdrop.lab.data.sources import load
+from advdrop.lab.data.splits import LabelSplit, split_labels
+from advdrop.lab.engine.callbacks import FORMAT, Recorder
+from advdrop.lab.engine.evaluate import error_percent, predictions
+from advdrop.lab.engine.malloc import keep_freed_memory
+from advdrop.lab.engine.module import DivergedError, Training
+from advdrop.lab.engine.progress import Progress
+from advdrop.lab.engine.rundir import RunDirectory, RunError
+from advdrop.lab.engine.speed import as_begun, chosen, laid_out
+from advdrop.lab.environment import commit, machine, versions
+from advdrop.lab.files import cache_folder, written
+from advdrop.randomness import borrowed_noise, derived_seed
+
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+"""Lightning's names."""
+
+
+class StoppedError(RuntimeError):
+    """The run was asked to stop, and can be gone on with."""
+
+    exit_code = 130
+
+
+def train(
+    config: RunConfig,
+    path: Path | str,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    data: DataSet | None = None,
+    network: nn.Module | None = None,
+    augment: Callable[[Tensor], Tensor] | None = None,
+    progress: bool = True,
+    name: str | None = None,
+    tell: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Train to the end and return what ``result.json`` holds.
+
+    Args:
+        config: the run, see ``advdrop.lab.config.recipes.resolve``.
+        path: the run directory.
+        resume: go on with the run that is there.
+        force: replace the run that is there.
+        data: the examples, if they are not those that ``config.dataset`` names.
+        network: your own network with an AdversarialDropout layer in it, instead of the configured one.
+        augment: your own ``Tensor -> Tensor``, after the configured augmentations.
+        progress: whether to show how far it is.
+        name: what to call it there.
+        tell: is told how many updates are done, at the start and after each of them.
+    """
+    main = process_rank() == 0
+    data = (
+        data
+        if data is not None
+        else load(config.dataset, config.data_dir, download=not resume, progress=progress and main)
+    )
+    run = RunDirectory.open(Path(path)) if resume else RunDirectory(Path(path))
+    config = as_begun(config, run.config) if resume else chosen(config, data.shape, progress and main)
+    keep_freed_memory()
+    own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
+    split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
+    if resume:
+        _refuse_to_mix(run, config, state, data, own)
+    elif main:
+        run.refuse_to_replace(force)
+    # Whatever can be wrong with a configuration shows here, before there is anything to leave behind.
+    with borrowed_noise(torch.device("cpu")), _quiet():
+        preprocess = preprocess_of(config, data, split, progress and main)
+        torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
+        network = network if network is not None else network_of(config, data.shape, len(data.classes))
+        network = laid_out(network, config.engine.memory_format)
+        objective = objective_of(config, len(data.train), len(data.classes))
+        module = Training(config, network, objective, data.train, split, preprocess, augments_of(config, augment))
+        module.batches.at(0)
+        origin = {"versions": versions(), "commit": commit(), "machine": machine()}
+        done = state["update"] if state else 0
+        bar = Progress(config.training.updates, done, name or run.path.name, show=progress and main, tell=tell)
+        evaluate = partial(_errors, network, data, split, preprocess)
+        recorder = Recorder(run, bar, evaluate, state, origin, own)
+        trainer = _trainer(config, recorder, run)
+        if main and not resume:
+            run = RunDirectory.create(run.path, config, split, force)
+        with run.locked() if main else nullcontext():
+            try:
+                _fit(config, trainer, module, recorder)
+                return _finish(config, run, data, network, recorder) if main else {}
+            except OSError as error:  # a full disk, a folder that is gone: it was not asked for wrongly
+                raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
+
+
+def _trainer(config: RunConfig, recorder: Recorder, run: RunDirectory) -> Trainer:
+    engine = config.engine
+    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), engine.devices * engine.nodes
+    if started not in (1, wanted):
+        raise ConfigError(f"{started} processes were started for {wanted}; say so with --devices and --nodes")
+    try:
+        return Trainer(
+            accelerator=engine.accelerator,
+            devices=engine.devices,
+            num_nodes=engine.nodes,
+            strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
+            precision=PRECISIONS[engine.precision],
+            accumulate_grad_batches=engine.accumulate,
+            gradient_clip_val=engine.clip or None,
+            max_epochs=1,
+            callbacks=[recorder],
+            logger=_tensorboard(run) if engine.tensorboard else False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        )
+    except (MisconfigurationException, ImportError, RuntimeError) as error:
+        raise ConfigError(f"engine: {error}") from None
+
+
+def _fit(config: RunConfig, trainer: Trainer, module: Training, recorder: Recorder) -> None:
+    """The updates that are left."""
+    parts, state = config.engine.accumulate, recorder.state
+    if state is not None and recorder.done == config.training.updates:
+        module.network.load_state_dict(state["network"])  # stopped after the last update and before the result
+        return
+    try:
+        trainer.fit(module, range(recorder.done * parts, config.training.updates * parts))
+    except DivergedError as error:
+        kept = recorder.run.checkpoint
+        good = f"the last good checkpoint is {kept}" if kept.is_file() else ""
+        raise DivergedError(error.update, error.reason, good) from None
+    except RuntimeError as error:
+        if trainer.world_size == 1:
+            raise
+        reason = str(error).split("\n")[0]
+        raise RuntimeError(f"a process stopped ({reason}); go on with: {recorder.run.how_to_resume}") from None
+
+
+def _finish(
+    config: RunConfig, run: RunDirectory, data: DataSet, network: nn.Module, recorder: Recorder
+) -> dict[str, Any]:
+    """The weights and the result, which comes last: a run that has it is whole."""
+    if recorder.done < config.training.updates:
+        raise StoppedError(
+            f"stopped after update {recorder.done} of {config.training.updates}; go on with: {run.how_to_resume}"
+        )
+    with written(run.model) as file:
+        file.write(save(weights_of(network), metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
+    result = _result(config, data, network, recorder)
+    run.write_result(result)
+    return result
+
+
+def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:
+    held = Examples(data.train.x[split.validation], data.train.y[split.validation])
+    parts = {"validation/error_percent": held, "test/error_percent": data.test}
+    return {key: error_percent(network, part, preprocess) for key, part in parts.items() if len(part)}
+
+
+def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
+    """The rows whose labels are kept."""
+    options = config.data
+    split = split_labels(
+        data.train.y,
+        config.labels,
+        config.seed,
+        validation=options.validation,
+        overlap=options.overlap,
+        classes=len(data.classes),
+    )
+    return replace(split, dataset=data.checksum)
+
+
+def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress: bool = False) -> Preprocess:
+    """The preprocessing, fitted on the training images without those held out."""
+    options = config.data
+    seen = torch.ones(len(data.train), dtype=torch.bool)
+    seen[split.validation] = False
+    if options.zca and progress:
+        said = f"whitening {len(data.train):,} images (half a minute for CIFAR-10; kept for the next run) ..."
+        print(said, file=sys.stderr, flush=True)
+    return fit(
+        data.train.x[seen] if len(split.validation) else data.train.x,
+        scaling=options.scaling if data.train.x.dtype == torch.uint8 else "none",
+        standardize=options.standardize,
+        zca=options.zca,
+        regularizer=options.zca_regularizer,
+        cache=cache_folder(),
+    )
+
+
+def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = None) -> Sequence[Augment]:
+    """The augmentations of a view, in their order."""
+    options = config.data
+    augments: list[Augment] = []
+    if options.pad_crop:
+        augments.append(PadCrop(options.pad_crop, options.padding))
+    if options.flip:
+        augments.append(Flip())
+    if options.noise:
+        augments.append(Noise(options.noise))
+    if yours is not None:
+        augments.append(Yours(yours))
+    return augments
+
+
+def load_network(path: Path, data: DataSet) -> nn.Module:
+    """The trained network of a finished run, in evaluation mode.
+
+    Args:
+        path: the run directory.
+        data: what it was trained on, see ``advdrop.lab.data.load``.
+    """
+    run = RunDirectory.open(path)
+    if run.result["network"] == "own":
+        raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
+    network = network_of(run.config, data.shape, len(data.classes))
+    network.load_state_dict(run.weights())
+    return laid_out(network, run.config.engine.memory_format).eval()
+
+
+def trained(
+    path: Path, data_dir: Path | None = None, dataset: str | None = None
+) -> tuple[nn.Module, DataSet, Preprocess]:
+    """The network of a finished run, the data that it was trained on, and what is done to them first.
+
+    Args:
+        path: the run directory.
+        data_dir: where the data are now, if not where they were.
+        dataset: where your own data are now, if not where they were.
+    """
+    run = RunDirectory.open(path)
+    config, _ = run.config, run.result  # an error if it is not finished
+    data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
+    _refuse_other_data(run, data)
+    return load_network(path, data), data, preprocess_of(config, data, run.split)
+
+
+def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:
+    """Measure a finished run again, from its weights: the test error, and that of each class.
+
+    Args:
+        path: the run directory.
+        data_dir: where the data are now, if not where they were.
+        dataset: where your own data are now, if not where they were.
+    """
+    recorded = RunDirectory.open(path).result
+    network, data, preprocess = trained(path, data_dir, dataset)
+    found = predictions(network, data.test.x, preprocess, progress=True)
+    wrong = found != data.test.y
+    classes = {
+        name: 100.0 * float(wrong[data.test.y == c].float().mean())
+        for c, name in enumerate(data.classes)
+        if bool((data.test.y == c).any())
+    }
+    return {
+        "test_error_percent": 100.0 * int(wrong.sum()) / len(wrong),
+        "recorded_test_error_percent": recorded["test_error_percent"],
+        "images": len(wrong),
+        "class_error_percent": classes,
+    }
+
+
+def process_rank() -> int:
+    """The number of this process among those that torchrun, SLURM or Lightning started."""
+    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
+    for name in ("RANK", "SLURM_PROCID") if tasks > 1 else ("RANK",):
+        if name in os.environ:
+            return int(os.environ[name])
+    # Lightning's own launcher: the first process of the first machine is 0, and that is all that is asked.
+    return int(os.environ.get("NODE_RANK", "0")) + int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def weights_of(network: nn.Module) -> dict[str, Tensor]:
+    """The weights as safetensors takes them: on the CPU, none sharing memory with another."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
+
+
+def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
+    if run.split.dataset != data.checksum:
+        raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
+
+
+def _refuse_to_mix(
+    run: RunDirectory, config: RunConfig, state: dict[str, Any] | None, data: DataSet, own: list[str]
+) -> None:
+    if different := run.config.differences(config):
+        raise RunError(f"{run.path} was started with another {', '.join(different)}; resume it as it was")
+    if run.finished:
+        raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
+    _refuse_other_data(run, data)
+    if state is not None and state.get("format") != FORMAT:
+        raise RunError(f"{run.checkpoint} was written by another version of advdrop; delete it to start the run again")
+    if state is not None and state["own"] != own:
+        raise RunError(f"{run.path} was started with your own {', '.join(state['own']) or 'nothing'}, not {own}")
+
+
+def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Recorder) -> dict[str, Any]:
+    last = recorder.rows[-1]
+    measured = {
+        key.replace("/", "_"): last[key] for key in ("test/error_percent", "validation/error_percent") if key in last
+    }
+    return {
+        **measured,
+        "method": config.method,
+        "dataset": data.name,
+        "labels": config.labels,
+        "seed": config.seed,
+        "preset": config.preset,
+        "network": "own" if "network" in recorder.own else config.network.name,
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "updates": config.training.updates,
+        "precision": config.engine.precision,
+        "memory_format": config.engine.memory_format,
+        "seconds": round(recorder.seconds, 3),
+        "milliseconds_per_update": round(1000 * recorder.training_seconds / config.training.updates, 3),
+        "dataset_checksum": data.checksum,
+        "shape": list(data.shape),
+        "examples": len(data.train),
+        "test_images": len(data.test),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **recorder.origins[-1],
+        **({"earlier": recorder.origins[:-1]} if len(recorder.origins) > 1 else {}),
+    }
+
+
+def _tensorboard(run: RunDirectory) -> Any:
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    try:
+        return TensorBoardLogger(run.path, name="tensorboard", version="")
+    except ModuleNotFoundError:
+        raise RunError("engine.tensorboard needs a package that is not here: pip install tensorboard") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning greets on every run; here only its warnings are of interest."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""Records: one small JSON file for each finished run or measurement."""

@@ -1,0 +1,47 @@
+"""The audits of several networks as a table and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from advdrop.lab.report.svg import Figure, Line, chart
+
+if TYPE_CHECKING:  # reports are made without torch
+    from advdrop.analysis.audit import Audit
+
+
+def head(audits: Sequence[Audit]) -> list[str]:
+    """Return the head of the table."""
+    return ["units lost", *(f"{audit.name}: {kind}" for audit in audits for kind in ("worst", "random"))]
+
+
+def rows(audits: Sequence[Audit]) -> list[list[str]]:
+    """Return the rows of the table: accuracies in percent for each number of lost units."""
+    budgets = sorted({budget for audit in audits for budget in audit.budgets})
+    return [[str(budget), *(cell for audit in audits for cell in _cells(audit, budget))] for budget in budgets]
+
+
+def _cells(audit: Audit, budget: int) -> list[str]:
+    if budget not in audit.budgets:
+        return ["", ""]
+    place = list(audit.budgets).index(budget)
+    worst, certain = audit.worst[place], audit.certain[place]
+    both = f"{worst:.1f}" if worst == certain else f"{certain:.1f} to {worst:.1f}"
+    return [both, f"{audit.random[place]:.1f}"]
+
+
+def figure(audits: Sequence[Audit]) -> Figure:
+    """Draw the accuracy against the number of lost units: the worst units that were found and, dashed, random ones."""
+    lines = []
+    for number, audit in enumerate(audits):
+        x, style = [float(budget) for budget in audit.budgets], (number + 1) % 10
+        lines.append(Line(f"{audit.name}, the worst units", x, audit.worst, style=style, dots=True))
+        lines.append(Line(f"{audit.name}, random units", x, audit.random, style=style, dashed=True))
+    title = "Accuracy when units are lost"
+    drawn = chart(lines, title, "units lost", "accuracy, %")
+    legend = [(line.name, line.style) for line in lines if not line.dashed]
+    note = "Dashed: random units."
+    if not all(audit.exact for audit in audits):
+        note += " The worst units are those that were found; the true worst case may be lower."
+    return Figure(title, drawn, legend, note)

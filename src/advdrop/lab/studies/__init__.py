@@ -1,0 +1,1 @@
+"""Studies: the paper's figures and its theorem."""

@@ -1,0 +1,1 @@
+"""Suites: the tables of the paper as data."""

@@ -1,0 +1,110 @@
+"""The rows of one training step: labeled, unlabeled, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from advdrop import checks
+from advdrop.step.network import Inputs, tensors
+
+Rows = Literal["labeled", "unlabeled"]
+"""Which rows a term runs on. In a step without unlabeled rows, ``"unlabeled"`` terms run on the labeled ones."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one training step.
+
+    Inputs are whatever the network takes: a tensor, a tuple of arguments, a dict of keyword arguments (token ids and an
+    attention mask), or an object of the network's own type.
+
+    Args:
+        x: labeled inputs of B rows.
+        y: their labels, ``(B,)`` integers.
+        unlabeled: unlabeled inputs of U rows; without them, terms for unlabeled rows run on ``x``.
+        second_view: the same rows as ``unlabeled`` (or ``x`` without it), augmented independently.
+        index: the positions of those rows in the data set, ``(U,)``; temporal ensembling needs them.
+
+    >>> Batch(torch.zeros(2, 3), torch.tensor([0, 1]), unlabeled=torch.zeros(5, 3)).inputs("unlabeled").shape
+    torch.Size([5, 3])
+    """
+
+    x: Inputs = None
+    y: Tensor | None = None
+    unlabeled: Inputs = None
+    second_view: Inputs = None
+    index: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.x is None and self.unlabeled is None:
+            raise ValueError("a step needs labeled inputs x, unlabeled inputs, or both")
+        for name in ("x", "unlabeled", "second_view"):
+            inputs = getattr(self, name)
+            if isinstance(inputs, Tensor):
+                checks.examples(name, inputs)
+            elif row_count(inputs) == 0:
+                raise ValueError(f"{name} must hold at least one example, got none")
+        if (self.x is None) != (self.y is None):
+            raise ValueError("a step needs labeled inputs x and their labels y together")
+        if self.y is not None and (rows := row_count(self.x)) not in (None, len(checks.label_vector(self.y))):
+            raise ValueError(f"got {rows} labeled rows x and {len(self.y)} labels y")
+        if self.second_view is not None:
+            name = "x" if self.unlabeled is None else "unlabeled"
+            first, second = list(tensors(self.inputs("unlabeled"))), list(tensors(self.second_view))
+            if len(first) != len(second):
+                raise ValueError(f"{name} has {len(first)} tensors, and its second_view has {len(second)}")
+            for one, other in zip(first, second, strict=True):
+                checks.same_shape(name, one, "second_view", other)
+        if self.index is not None:
+            if not isinstance(self.index, Tensor):
+                raise TypeError(f"index must be a tensor, got {type(self.index).__name__}")
+            rows = row_count(self.inputs("unlabeled"))
+            whole = not (self.index.is_floating_point() or self.index.dtype == torch.bool)
+            if not whole or self.index.dim() != 1 or rows not in (None, len(self.index)):
+                raise ValueError(
+                    f"index must hold one integer for each of the {rows} unlabeled rows, "
+                    f"got {self.index.dtype} of shape {tuple(self.index.shape)}"
+                )
+
+    def rows(self, rows: Rows) -> Rows:
+        """Return which rows there are for a term that runs on ``rows``."""
+        return "labeled" if self.unlabeled is None else rows
+
+    def inputs(self, rows: Rows) -> Inputs:
+        """Return the inputs of these rows."""
+        inputs = self.x if self.rows(rows) == "labeled" else self.unlabeled
+        if inputs is None:
+            raise ValueError("this objective needs labeled rows: call the step with x and y")
+        return inputs
+
+    def second(self, rows: Rows) -> Inputs:
+        """Return the second view of these rows, or the first where there is none."""
+        seen_twice = self.rows(rows) == self.rows("unlabeled")
+        return self.second_view if seen_twice and self.second_view is not None else self.inputs(rows)
+
+    def labels(self) -> Tensor:
+        """Return the labels, or raise an error if there are none."""
+        if self.y is None:
+            raise ValueError("this objective needs labels: call the step with x and y")
+        return self.y
+
+    def arguments(self) -> dict[str, Inputs]:
+        """Return the fields as keyword arguments of a step."""
+        names = ("x", "y", "unlabeled", "second_view", "index")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first tensor; the CPU if there is none to be seen."""
+        first = next(tensors((self.x, self.unlabeled, self.y)), None)
+        return torch.device("cpu") if first is None else first.device
+
+
+def row_count(inputs: Inputs) -> int | None:
+    """Return the number of rows of some inputs, or None if no tensor is to be seen."""
+    first = next((tensor for tensor in tensors(inputs) if tensor.dim() > 0), None)
+    return None if first is None else len(first)

@@ -1,0 +1,476 @@
+"""How a network is run: a lower part that no mask changes, and an upper part that runs once for each mask.
+
+A :class:`Lower` is the lower part of one pass, with its noise. ``Lower.output`` runs the upper part on it. A plain
+``nn.Sequential`` is divided between its children (:class:`SequentialNetwork`). Any other network is run as it is, and a
+tape gives back the results of its lower part (:class:`AnyNetwork`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.utils import parametrize
+
+from advdrop.masks import AdversarialDropout
+from advdrop.masks.layer import MaskSource, use_masks
+from advdrop.randomness import NoiseState, PythonState, borrowed_noise, noise_state, python_state
+from advdrop.step.batch_norm import RunningStatistics
+from advdrop.step.tape import Player, Recorder, Restart, Tape
+from advdrop.step.together import all_modules, before_noise, kind
+
+MOST_RESTARTS = 3
+"""After so many passes that had to start again, a network is not recorded any more."""
+
+Inputs = Any
+"""What a network is called with: one tensor, a tuple of arguments, a dict of keyword arguments, or any other object."""
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """Call a network with its inputs."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if type(inputs) is tuple else model(inputs)
+
+
+def tensors(inputs: Inputs) -> Iterator[Tensor]:
+    """Yield the tensors among the inputs."""
+    if isinstance(inputs, Tensor):
+        yield inputs
+    elif isinstance(inputs, Mapping):
+        for value in inputs.values():
+            yield from tensors(value)
+    elif isinstance(inputs, tuple | list):
+        for value in inputs:
+            yield from tensors(value)
+
+
+class Lower(ABC):
+    """The lower part of one pass."""
+
+    start: NoiseState
+    """The noise at the start of the pass."""
+
+    @abstractmethod
+    def output(self, masks: MaskSource, *, update: bool, repeat: bool) -> Any:
+        """Run the upper part and return what the network returns.
+
+        Args:
+            masks: supplies the scaled masks.
+            update: whether norms in the upper part may update their running statistics.
+            repeat: whether the noise of the upper part is that of the first time, and leaves no trace in the global
+                generators.
+        """
+
+
+class Network(ABC):
+    """A model and how to run it.
+
+    Args:
+        model: the model.
+        device: the device of its inputs.
+        statistics: its running statistics.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, statistics: RunningStatistics) -> None:
+        self.model, self.device, self.statistics = model, device, statistics
+        self.differentiated = True
+        """Whether gradients are on where the step is called."""
+
+    @abstractmethod
+    def run(self, inputs: Inputs, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
+        """Run a whole pass with new noise.
+
+        Args:
+            inputs: of the model.
+            masks: supplies the scaled masks.
+            update: whether norms may update their running statistics.
+            again: whether the upper part will run again on the same lower part.
+        """
+
+    @abstractmethod
+    def lower(self, inputs: Inputs, *, update: bool) -> Lower:
+        """Run the lower part alone with new noise."""
+
+    def repeat(self, inputs: Inputs, masks: MaskSource, lower: Lower, *, update: bool) -> Any:
+        """Run a whole pass on other inputs with the noise of an earlier pass, without a trace in the generators."""
+        with self.statistics.updates(update), borrowed_noise(self.device, lower.start), use_masks(masks):
+            return call(self.model, inputs)
+
+
+class SequentialNetwork(Network):
+    """A plain ``nn.Sequential``, also a nested one, whose first layer is one of its children.
+
+    Args:
+        model: the model.
+        children: its children in the order in which they run.
+        layer: the position of the first AdversarialDropout layer; the number of children if there is none.
+        device: the device of its inputs.
+        statistics: its running statistics.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        children: list[nn.Module],
+        layer: int,
+        device: torch.device,
+        statistics: RunningStatistics,
+    ) -> None:
+        super().__init__(model, device, statistics)
+        self._remembered: dict[Hashable, Any] = {}
+        shared = before_noise(children[:layer])
+        self.first, self.rest, self.upper = children[:shared], children[shared:layer], children[layer:]
+
+    def remember(self, key: Hashable, find: Callable[[], Any]) -> Any:
+        """Return what was found for this key before, or find it now. The network is made anew when a module changes."""
+        if key not in self._remembered:
+            self._remembered[key] = find()
+        return self._remembered[key]
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Run what comes before the first noise; passes of the same rows can share it."""
+        begun: Tensor = through(self.first, x)
+        return begun
+
+    def run(self, inputs: Tensor, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
+        """Run a whole pass."""
+        return self.run_from(self.begin(inputs), masks, update=update, again=again)
+
+    def run_from(self, begun: Tensor, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
+        """Run a pass from what :meth:`begin` gave."""
+        with self.statistics.updates(update):
+            start = noise_state(self.device)
+            h = through(self.rest, begun)
+            lower = _SequentialLower(self, begun, h, start, noise_state(self.device))
+            version = getattr(h, "_version", None)  # without a layer, h is what the network returns, perhaps no tensor
+            with use_masks(masks):
+                output = through(self.upper, h)
+        lower.spoiled = again and getattr(h, "_version", None) != version
+        return lower, output
+
+    def lower(self, inputs: Tensor, *, update: bool) -> Lower:
+        """Run the lower part alone."""
+        return self.lower_from(self.begin(inputs), update=update)
+
+    def lower_from(self, begun: Tensor, *, update: bool) -> Lower:
+        """Run the lower part from what :meth:`begin` gave."""
+        start = noise_state(self.device)
+        with self.statistics.updates(update):
+            h = through(self.rest, begun)
+        return _SequentialLower(self, begun, h, start, noise_state(self.device))
+
+
+def through(modules: list[nn.Module], x: Any) -> Any:
+    """Run modules one after the other."""
+    for module in modules:
+        x = module(x)
+    return x
+
+
+class _SequentialLower(Lower):
+    """h, and how to compute it again if the upper part changes it in place."""
+
+    def __init__(
+        self, network: SequentialNetwork, begun: Tensor | None, h: Tensor, start: NoiseState, noise: NoiseState
+    ) -> None:
+        self.network, self.begun, self.h, self.start, self.noise = network, begun, h, start, noise
+        self.spoiled = False
+
+    def output(self, masks: MaskSource, *, update: bool, repeat: bool) -> Any:
+        """Run the upper part."""
+        network = self.network
+        before = noise_state(network.device) if repeat or self.spoiled else None
+        try:
+            if self.spoiled:
+                self._recompute()
+            if repeat:
+                self.noise.restore()
+            elif before is not None:
+                before.restore()
+            version = self.h._version
+            with network.statistics.updates(update), use_masks(masks):
+                output = through(network.upper, self.h)
+        finally:
+            if repeat and before is not None:
+                before.restore()
+        self.spoiled = self.h._version != version
+        return output
+
+    def _recompute(self) -> None:
+        if self.begun is None:
+            raise ValueError(
+                "the network above the AdversarialDropout layer changes its input in place, so it cannot run again on "
+                "the same units; use inplace=False in its first module"
+            )
+        self.start.restore()
+        with self.network.statistics.updates(False):
+            self.h = through(self.network.rest, self.begun)
+
+
+class AnyNetwork(Network):
+    """A network of which nothing is known.
+
+    Args:
+        model: the model.
+        device: the device of its inputs.
+        statistics: its running statistics.
+        taped: whether lower parts are recorded and replayed; otherwise every pass is a full pass.
+    """
+
+    def __init__(
+        self, model: nn.Module, device: torch.device, statistics: RunningStatistics, taped: bool = True
+    ) -> None:
+        super().__init__(model, device, statistics)
+        self.modules = all_modules(model)
+        self.taped = taped and not any(map(_compiled, self.modules))
+        self.restarts = 0
+        self.why_slow = ""
+
+    def controlled(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the running statistics that the step controls, and the counters of batches."""
+        names = ("running_mean", "running_var")
+        found = (getattr(layer, name, None) for layer in self.statistics.layers for name in names)
+        return [tensor for tensor in found if tensor is not None], self.statistics.counters()
+
+    def run(self, inputs: Inputs, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
+        """Run a whole pass."""
+        lower = _AnyLower(self, inputs, update)
+        return lower, lower.output(masks, update=update, repeat=False, again=again)
+
+    def lower(self, inputs: Inputs, *, update: bool) -> Lower:
+        """Prepare the lower part; it runs with the first upper part."""
+        return _AnyLower(self, inputs, update)
+
+    def repeat(self, inputs: Inputs, masks: MaskSource, lower: Lower, *, update: bool) -> Any:
+        """Run a whole pass on other inputs; Python's and numpy's random numbers are repeated, too."""
+        assert isinstance(lower, _AnyLower)
+        before = python_state()
+        try:
+            lower.python.restore()
+            return super().repeat(inputs, masks, lower, update=update)
+        finally:
+            before.restore()
+
+
+class _AnyLower(Lower):
+    """The inputs and the noise of a pass, and tapes of its lower part once it has run."""
+
+    def __init__(self, network: AnyNetwork, inputs: Inputs, update: bool) -> None:
+        self.network, self.inputs, self.update = network, inputs, update
+        self.tapes: dict[bool, Tape | None] = {}  # with and without gradients
+        self.python: PythonState
+        self.ran = False
+
+    def output(self, masks: MaskSource, *, update: bool, repeat: bool, again: bool = True) -> Any:
+        """Run the whole network: the first time from the beginning, later on the recorded lower part."""
+        if not self.ran:
+            return self._first(masks, update, repeat, again)
+        before = noise_state(self.network.device), python_state()
+        try:
+            return self._again(masks, update)
+        finally:
+            if repeat:
+                for state in before:
+                    state.restore()
+
+    def _first(self, masks: MaskSource, update: bool, repeat: bool, again: bool) -> Any:
+        device = self.network.device
+        self.ran, self.start, self.python = True, noise_state(device), python_state()
+        after_lower: tuple[NoiseState, PythonState] = (self.start, self.python)
+
+        def reached() -> None:
+            nonlocal after_lower
+            if repeat:
+                after_lower = noise_state(device), python_state()
+
+        output = self._record(masks, self.update, update, reached) if again else self._run(masks, self.update, update)
+        if repeat:
+            for state in after_lower:
+                state.restore()
+        return output
+
+    def _again(self, masks: MaskSource, update: bool) -> Any:
+        self._rewind()
+        network, gradients = self.network, torch.is_grad_enabled()
+        if gradients not in self.tapes:
+            return self._record(masks, False, update)
+        tape = self.tapes[gradients]
+        if tape is None:
+            return self._run(masks, False, update)
+        player = Player(tape, tape.length(), *network.controlled())
+        attributes = _Attributes(network.modules)
+        try:
+            output = self._run(masks, False, update, player, player.stop)
+            if not player.failed:
+                self._tell(player, tape)
+                return output
+        except Restart:
+            pass
+        except Exception:
+            if not (player.below and player.stand_ins):
+                raise
+            player.fail("code that torch does not show needs a result that had not been kept")
+        attributes.restore()
+        for tensor, before in reversed(player.undo):
+            tensor.data.copy_(before)
+        self._tell(player, tape)
+        self.tapes[gradients] = None
+        network.restarts += 1
+        self._rewind()
+        if (rewind := getattr(masks, "rewind", None)) is not None:
+            rewind()
+        return self._run(masks, False, update)
+
+    def _rewind(self) -> None:
+        """Restore the noise of the start."""
+        self.start.restore()
+        self.python.restore()
+
+    def _record(self, masks: MaskSource, below: bool, above: bool, reached: Callable[[], None] | None = None) -> Any:
+        """Run the network and record its lower part for later passes in the same grad mode."""
+        network, gradients = self.network, torch.is_grad_enabled()
+        if not network.taped or network.restarts == MOST_RESTARTS:
+            self.tapes[gradients] = None
+            return self._run(masks, below, above, reached=reached)
+        recorder = Recorder(network.device, *network.controlled())
+
+        def stop() -> None:
+            recorder.stop()
+            if reached is not None:
+                reached()
+
+        output = self._run(masks, below, above, recorder, stop)
+        self.tapes[gradients] = recorder.tape()
+        return output
+
+    def _run(
+        self,
+        masks: MaskSource,
+        below: bool,
+        above: bool,
+        mode: Recorder | Player | None = None,
+        reached: Callable[[], None] | None = None,
+    ) -> Any:
+        """Run the network; running statistics may change below the first layer, above it, or both."""
+        with self.network.statistics.updates(below) as switch:
+            first = True
+
+            def source(layer: AdversarialDropout, h: Tensor) -> Tensor:
+                nonlocal first
+                if first:
+                    if reached is not None:
+                        reached()
+                    first = False
+                    switch(above)
+                return masks(layer, h)
+
+            with use_masks(source), mode or nullcontext():
+                return call(self.network.model, self.inputs)
+
+    def _tell(self, player: Player, tape: Tape) -> None:
+        """Say once if less than half of the lower part could be replayed."""
+        network = self.network
+        if network.why_slow or 2 * player.position >= tape.total:
+            return
+        network.why_slow = player.reason or "its forward pass took another way"
+        warnings.warn(
+            f"only {player.position} of {tape.total} torch calls below the AdversarialDropout layer of "
+            f"{type(network.model).__name__} could be reused; the others run again for every mask, which is correct "
+            f"but slower. The reason: {network.why_slow}",
+            stacklevel=2,
+        )
+
+
+_CONTAINERS = (list, dict, set)
+
+
+class _Attributes:
+    """The attributes of some modules, to undo what a pass that starts again has changed.
+
+    Args:
+        modules: the modules; their lists, dicts and sets are remembered, too.
+    """
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self._attributes = [(vars(module), dict(vars(module))) for module in modules]
+        self._containers = [
+            (value, value.copy() if value else ())
+            for _, saved in self._attributes
+            for value in saved.values()
+            if isinstance(value, _CONTAINERS)
+        ]
+
+    def restore(self) -> None:
+        """Set them to what they were."""
+        for now, saved in (*self._attributes, *self._containers):
+            now.clear()
+            now.extend(saved) if isinstance(now, list) else now.update(saved)
+
+
+def _compiled(module: nn.Module) -> bool:
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled or type(module).__name__ in ("OptimizedModule", "RecursiveScriptModule")
+
+
+def network_of(
+    model: nn.Module, inputs: Inputs, device: torch.device, statistics: RunningStatistics, taped: bool = True
+) -> Network:
+    """Return how to run a model on such inputs.
+
+    Args:
+        model: the model.
+        inputs: an example of its inputs; only their type counts.
+        device: the device of the inputs.
+        statistics: the running statistics of the model.
+        taped: whether lower parts may be reused; if not, every pass is a full pass.
+    """
+    children = plain_children(model) if taped and isinstance(inputs, Tensor) else None
+    if children is not None and not _has_any_global_hook():
+        holders = [i for i, child in enumerate(children) if contains_layer(child)]
+        layer = holders[0] if holders else len(children)
+        if (not holders or isinstance(children[layer], AdversarialDropout)) and all(map(_stateless, children[:layer])):
+            return SequentialNetwork(model, children, layer, device, statistics)
+    return AnyNetwork(model, device, statistics, taped)
+
+
+def _stateless(module: nn.Module) -> bool:
+    """Return True if a module is known to keep nothing from one pass to the next but running statistics."""
+    return all(kind(part) is not None or (_unhooked(part) and _known(part)) for part in all_modules(module))
+
+
+def _known(module: nn.Module) -> bool:
+    """Return True for modules of torch and of this package, but not for spectral norm, which moves with every pass."""
+    own = type(module).__mro__[1 if parametrize.is_parametrized(module) else 0]
+    return own.__module__.startswith(_HOMES) and own.__name__ != "_SpectralNorm"
+
+
+_HOMES = ("torch.nn.modules.", "torch.nn.utils.parametriz", "advdrop.")
+
+
+def _unhooked(module: nn.Module) -> bool:
+    """Return True if a module runs its forward method and nothing else."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return not hooks and "forward" not in vars(module) and not _compiled(module)
+
+
+def plain_children(model: nn.Module) -> list[nn.Module] | None:
+    """Return the modules that a plain, perhaps nested, ``nn.Sequential`` runs one after the other, or None."""
+    if type(model) is not nn.Sequential or not _unhooked(model):
+        return None
+    return [part for child in model for part in plain_children(child) or [child]]
+
+
+def contains_layer(model: nn.Module) -> bool:
+    """Return True if an AdversarialDropout layer is in a module, or was inserted behind a part of it."""
+    return any(isinstance(module, AdversarialDropout) or _inserted(module) for module in all_modules(model))
+
+
+def _inserted(module: nn.Module) -> bool:
+    return any(isinstance(getattr(hook, "layer", None), AdversarialDropout) for hook in module._forward_hooks.values())

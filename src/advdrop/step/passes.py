@@ -1,0 +1,332 @@
+"""The forward passes of one training step.
+
+Clean passes are made once and shared by all terms. Where each row of a network is processed by itself, all passes that
+are known to be needed run as one batch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from advdrop.choices import Noise, PassName
+from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
+from advdrop.randomness import borrowed_noise, mask_generator, noise_state
+from advdrop.step.batch import Batch, Rows
+from advdrop.step.network import (
+    Inputs,
+    Lower,
+    Network,
+    SequentialNetwork,
+    _SequentialLower,
+)
+from advdrop.step.together import rowwise, still
+
+Layers = tuple[AdversarialDropout, ...]
+
+View = Literal["clean", "second", "adversarial"]
+"""A pass that needs no result of another pass: the clean one, a second one with new noise on the second view, or the
+lower part alone, with new noise on the second view, for the adversarial mask."""
+
+Repeated = Literal["nothing", "upper", "all"]
+"""The part of the network whose noise in the clean pass a term repeats."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the terms of a step are known to need.
+
+    Args:
+        views: the passes that they will ask for.
+        repeated: the part of the network whose noise they will repeat.
+        input_gradient: whether one of them needs the gradient of the labeled clean pass with respect to its input.
+        searched: the rows whose clean pass will run again with other masks.
+    """
+
+    views: tuple[tuple[Rows, View], ...] = ()
+    repeated: Repeated = "nothing"
+    input_gradient: bool = False
+    searched: frozenset[Rows] = frozenset()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """f(x, εs): the result of one pass with sampled masks.
+
+    Args:
+        lower: the lower part of the pass.
+        layers: the AdversarialDropout layers in the order in which they ran; one that ran twice is there twice.
+        masks: εs, one for each run of a layer.
+        logits: the output, ``(B, C)``.
+    """
+
+    lower: Lower
+    layers: Layers
+    masks: Masks
+    logits: Tensor
+
+    def scale(self, masks: Masks) -> Masks:
+        """Scale masks of 0 and 1 as the layers apply them."""
+        pairs = zip(self.layers, masks, strict=True)
+        return tuple(scale_mask(mask, _drop_probability(layer), layer.scale) for layer, mask in pairs)
+
+
+class SampledMasks:
+    """A mask source that samples εs and remembers it.
+
+    Args:
+        generator: where the randomness comes from.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.layers: list[AdversarialDropout] = []
+        self.masks: list[Tensor] = []
+
+    def __call__(self, layer: AdversarialDropout, h: Tensor) -> Tensor:
+        """Return a new mask, scaled."""
+        p = _drop_probability(layer)
+        mask = sample_mask(h, p, self.generator, layer.granularity)
+        self.layers.append(layer)
+        self.masks.append(mask)
+        return scale_mask(mask, p, layer.scale)
+
+
+class GivenMasks:
+    """A mask source that supplies these scaled masks in their order.
+
+    Args:
+        layers: the layers, in the order in which they are expected to run.
+        masks: a mask for each run.
+    """
+
+    def __init__(self, layers: Layers, masks: Masks) -> None:
+        self.given = list(zip(layers, masks, strict=True))
+        self.position = 0
+
+    def rewind(self) -> None:
+        """Start again from the first mask, because the pass starts again."""
+        self.position = 0
+
+    def __call__(self, layer: AdversarialDropout, h: Tensor) -> Tensor:
+        """Return the next mask."""
+        del h
+        if self.position == len(self.given) or self.given[self.position][0] is not layer:
+            raise self._refusal()
+        self.position += 1
+        return self.given[self.position - 1][1]
+
+    def finish(self) -> None:
+        """Raise an error if a layer has not run."""
+        if self.position < len(self.given):
+            raise self._refusal()
+
+    def _refusal(self) -> ValueError:
+        return ValueError(
+            "the AdversarialDropout layers did not run in the order of the clean pass; every pass of a step must run "
+            "the same layers in the same order"
+        )
+
+
+class Passes:
+    """The passes that the terms of an objective ask for.
+
+    Args:
+        network: how the model is run.
+        batch: the rows.
+        logits: gets the logits from what the model returns.
+        generator: the randomness of masks and perturbations.
+        updating: the passes that may update running statistics.
+        plan: what the terms will ask for.
+        measure: whether terms should put measurements into ``measures``.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        batch: Batch,
+        logits: Callable[[Any], Tensor],
+        generator: torch.Generator | None,
+        updating: Collection[PassName],
+        plan: Plan,
+        measure: bool = False,
+    ) -> None:
+        self.network, self.batch, self.measure = network, batch, measure
+        self.generator = generator if generator is not None else mask_generator(batch.device)
+        self.measures: dict[str, Tensor] = {}
+        self._logits, self._updating, self._plan = logits, updating, plan
+        self._inputs: dict[Rows, Inputs] = {}
+        self._clean: dict[Rows, Pass] = {}
+        self._begun: dict[int, tuple[Tensor, Tensor, int]] = {}
+        self._ready: defaultdict[tuple[Rows, View], list[Any]] = defaultdict(list)
+        self._joined = False
+
+    def inputs(self, rows: Rows) -> Inputs:
+        """Return the inputs of the clean pass; they require a gradient if a term needs it."""
+        rows = self.batch.rows(rows)
+        if rows not in self._inputs:
+            x = self.batch.inputs(rows)
+            differentiated = self._plan.input_gradient and rows == "labeled" and isinstance(x, Tensor)
+            if differentiated and x.is_floating_point() and not x.requires_grad:
+                x = x.detach().requires_grad_()
+            self._inputs[rows] = x
+        return self._inputs[rows]
+
+    def clean(self, rows: Rows) -> Pass:
+        """Return f(x, εs), the pass that all terms on these rows share."""
+        rows = self.batch.rows(rows)
+        if rows not in self._clean:
+            ready = self._joint((rows, "clean"))
+            name: PassName = "labeled" if rows == "labeled" else "clean"
+            again = rows in map(self.batch.rows, self._plan.searched)
+            self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
+        return self._clean[rows]
+
+    def again(self, rows: Rows) -> Pass:
+        """Return another pass with new noise and new masks, on the second view where there is one."""
+        ready = self._joint((self.batch.rows(rows), "second"))
+        return ready if ready is not None else self._sampled(self.batch.second(rows), "second")
+
+    def lower_again(self, rows: Rows) -> Lower:
+        """Return another lower part with new noise, on the second view where there is one."""
+        ready = self._joint((self.batch.rows(rows), "adversarial"))
+        if isinstance(ready, _SequentialLower):
+            ready.noise = noise_state(self.network.device)  # the noise above goes on from here
+            return ready
+        update = "adversarial" in self._updating
+        if isinstance(self.network, SequentialNetwork):
+            return self.network.lower_from(self._begin(self.batch.second(rows)), update=update)
+        return self.network.lower(self.batch.second(rows), update=update)
+
+    def masked(self, lower: Lower, clean: Pass, masks: Masks, name: PassName, *, repeat: bool) -> Tensor:
+        """Return the logits of the upper part with these scaled masks, ``(B, C)``.
+
+        Args:
+            lower: the lower part.
+            clean: the pass whose layers the masks belong to.
+            masks: the scaled masks.
+            name: the pass, which decides whether running statistics are updated.
+            repeat: whether the noise of the upper part is that of the first time.
+        """
+        given, update = GivenMasks(clean.layers, masks), name in self._updating
+        output = lower.output(given, update=update, repeat=repeat)
+        given.finish()
+        return self._logits(output)
+
+    def perturbable(self, rows: Rows) -> Tensor:
+        """Return the input tensor of these rows that can be moved by a small step."""
+        x = self.inputs(rows)
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return x
+        shown = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(
+            f"AT and VAT move the input, which must be one floating-point tensor, got {shown}; use VAdD with a layer "
+            "behind the embedding, advdrop.insert(model, after=...), or give the step embedded tokens"
+        )
+
+    def perturbed(self, x: Tensor, rows: Rows, noise: Noise) -> Tensor:
+        """Return the logits of a whole pass on other inputs.
+
+        Args:
+            x: the inputs.
+            rows: the rows that they were made from.
+            noise: whether noise and masks are those of the clean pass (``"shared"``) or new ones.
+        """
+        if noise == "independent":
+            return self._sampled(x, "input", begun=False).logits
+        clean = self.clean(rows)
+        given = GivenMasks(clean.layers, clean.scale(clean.masks))
+        output = self.network.repeat(x, given, clean.lower, update="input" in self._updating)
+        given.finish()
+        return self._logits(output)
+
+    def unnoticed(self) -> AbstractContextManager[None]:
+        """Return a block that leaves the global noise as it was."""
+        return borrowed_noise(self.network.device)
+
+    def take_measures(self) -> dict[str, Tensor]:
+        """Return what was measured since the last call."""
+        taken, self.measures = self.measures, {}
+        return taken
+
+    def _begin(self, x: Tensor) -> Tensor:
+        """Run what comes before the first noise, once for all passes of these rows."""
+        assert isinstance(self.network, SequentialNetwork)
+        kept = self._begun.get(id(x))
+        if kept is None or kept[1]._version != kept[2]:  # or if a pass has changed it in place
+            begun = self.network.begin(x)
+            kept = self._begun[id(x)] = x, begun, begun._version
+        return kept[1]
+
+    def _sampled(self, inputs: Inputs, name: PassName, *, again: bool = False, begun: bool = True) -> Pass:
+        masks, update = SampledMasks(self.generator), name in self._updating
+        if isinstance(self.network, SequentialNetwork):
+            start = self._begin(inputs) if begun else self.network.begin(inputs)
+            lower, output = self.network.run_from(start, masks, update=update, again=again)
+        else:
+            lower, output = self.network.run(inputs, masks, update=update, again=again)
+        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self._logits(output))
+
+    def _joint(self, view: tuple[Rows, View]) -> Any:
+        """Return a pass that ran together with others, or None if there is none such."""
+        if not self._joined:
+            self._joined = True
+            self._run_together()
+        ready = self._ready[view]
+        return ready.pop() if ready else None
+
+    def _run_together(self) -> None:
+        """Run the passes that are known to be needed as one batch, if that gives the same results."""
+        network = self.network
+        if not isinstance(network, SequentialNetwork):
+            return
+        whole, under = network.remember((self._plan, self.batch.unlabeled is None), lambda: self._separable(network))
+        if len(whole) + len(under) < 2:
+            return
+        inputs = [self.inputs(rows) if view == "clean" else self.batch.second(rows) for rows, view in (*whole, *under)]
+        if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+            return
+        sizes = [len(x) for x in inputs]
+        rows_above = sum(sizes[: len(whole)])
+        masks = SampledMasks(self.generator)
+        if network.rest or len(set(map(id, inputs))) < len(inputs):  # passes of the same rows share their beginning
+            begun = torch.cat([self._begin(x) for x in inputs])
+        else:
+            begun = network.begin(torch.cat(inputs))
+        start = network.lower_from(begun, update=True)
+        assert isinstance(start, _SequentialLower)
+        h, *lowers = start.h.split([rows_above, *sizes[len(whole) :]])
+        joint = _SequentialLower(network, None, h, start.start, start.noise)
+        logits = self._logits(joint.output(masks, update=True, repeat=False))
+        parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
+        for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
+            lower = _SequentialLower(network, None, own_h, start.start, start.noise)
+            self._ready[key].append(Pass(lower, tuple(masks.layers), tuple(own_masks), own_logits))
+        for key, own_h in zip(under, lowers, strict=True):
+            self._ready[key].append(_SequentialLower(network, None, own_h, start.start, start.noise))
+
+    def _separable(self, network: SequentialNetwork) -> tuple[list[tuple[Rows, View]], list[tuple[Rows, View]]]:
+        """Return the passes that can run as one batch, whole ones and lower parts.
+
+        There are none if a module mixes rows, or if a pass has to repeat the noise of another.
+        """
+        plan, upper = self._plan, network.upper
+        if plan.input_gradient or plan.repeated == "all" or (plan.repeated == "upper" and not still(upper)):
+            return [], []
+        if not rowwise([*network.rest, *upper]):
+            return [], []
+        known = [(self.batch.rows(rows), view) for rows, view in plan.views]
+        cleans = dict.fromkeys(key for key in known if key[1] == "clean")
+        whole = [*cleans, *(key for key in known if key[1] == "second")]
+        return whole, [key for key in known if key[1] == "adversarial"]
+
+
+def _drop_probability(layer: AdversarialDropout) -> float:
+    """Return the drop probability in force: 0 in evaluation mode."""
+    return layer.p if layer.training else 0.0

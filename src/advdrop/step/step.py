@@ -1,0 +1,262 @@
+"""One training step of any network."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from advdrop import checks
+from advdrop.choices import PassName
+from advdrop.objectives.base import Objective, Term, Weight
+from advdrop.step.batch import Batch
+from advdrop.step.batch_norm import PASSES, UPDATING, RunningStatistics
+from advdrop.step.network import Inputs, Network, network_of
+from advdrop.step.passes import Passes, Plan
+from advdrop.step.together import all_modules
+
+Logits = Callable[[Any], Tensor] | int | str | None
+"""How to get the logits from what a network returns: a function, a position in a tuple, or a key. None: the output is a
+tensor, or has an attribute or a key ``logits``."""
+
+# Passes save and restore the global generators, so steps of several threads must not overlap.
+_one_at_a_time = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The result of one training step.
+
+    Args:
+        loss: Σ λ·term, a scalar; call ``backward()`` on it.
+        terms: the mean of each term before its weight, detached. A term of weight 0 does not run and is not listed.
+        weights: λ of each term at this progress.
+        measures: what the terms measured, if asked to, such as ``vadd_kl/flips``; detached.
+    """
+
+    loss: Tensor
+    terms: dict[str, Tensor]
+    weights: dict[str, float]
+    measures: dict[str, Tensor]
+
+
+@final
+class Step(nn.Module):
+    """A network and its objective: call it with a batch and get the loss.
+
+    It is one module, so ``DistributedDataParallel(step)`` distributes the whole step, and its ``state_dict`` has
+    everything that a resumed training needs, such as the table of temporal ensembling.
+
+    Args:
+        model: the network. Terms such as VAdD need an AdversarialDropout layer in it, see :func:`advdrop.insert`.
+        objective: a weighted sum of terms.
+        logits: how to get the logits from what the network returns; not needed for a tensor, nor for an output with an
+            attribute or a key ``logits``.
+        updating: the passes that may update the running statistics of batch norm.
+        reuse: whether lower parts of the network are computed once and reused. False makes every pass a full pass; the
+            results are the same, except that passes which would run as one batch draw other random numbers.
+
+    >>> from advdrop import CrossEntropy
+    >>> step = Step(nn.Linear(3, 2), CrossEntropy())
+    >>> step(torch.ones(1, 3), torch.tensor([1])).loss.shape
+    torch.Size([])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        *,
+        logits: Logits = None,
+        updating: Collection[PassName] = UPDATING,
+        reuse: bool = True,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module) or not isinstance(objective, Objective):
+            raise TypeError(
+                f"a Step takes a network and an objective, got {type(model).__name__} and {type(objective).__name__}"
+            )
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                "DistributedDataParallel must wrap the whole step, not the network: several passes share one backward "
+                "pass. Write DistributedDataParallel(Step(network, objective)) and call it with the batch."
+            )
+        if unknown := set(updating) - set(PASSES):
+            raise ValueError(f"updating must be a subset of {PASSES}, got {sorted(unknown)}")
+        self.model = model
+        self.objective = objective
+        self.logits = logits
+        self.updating = frozenset(updating)
+        self.reuse = reuse
+        self._known: tuple[object, Network] | None = None
+
+    def forward(
+        self,
+        x: Inputs = None,
+        y: Tensor | None = None,
+        *,
+        unlabeled: Inputs = None,
+        second_view: Inputs = None,
+        index: Tensor | None = None,
+        progress: float | None = None,
+        generator: torch.Generator | None = None,
+        measure: bool = False,
+    ) -> Loss:
+        """Run the passes and add up the terms.
+
+        Args:
+            x: labeled inputs: a tensor, a tuple of arguments, a dict of keyword arguments, or an object that the
+                network takes.
+            y: their labels, ``(B,)`` integers.
+            unlabeled: unlabeled inputs. Without them, terms for unlabeled rows run on ``x``.
+            second_view: the same rows as ``unlabeled`` (or ``x``), augmented independently.
+            index: the positions of those rows in the data set, for temporal ensembling.
+            progress: the share of the training that is done, in [0, 1]. Needed if a weight is a schedule.
+            generator: the randomness of masks and perturbations, on the device of the batch. Without it, one draw from
+                the global generator seeds them.
+            measure: whether terms measure themselves, such as the number of flips of a mask search.
+        """
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(f"generator must be a torch.Generator, got {generator!r}; torch.Generator().manual_seed(0)")
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "a step needs gradients, and torch.inference_mode() forbids them; use torch.no_grad() instead (with "
+                "Lightning: Trainer(inference_mode=False))"
+            )
+        batch = Batch(x, y, unlabeled, second_view, index)
+        parts = self.objective.named_parts()
+        weights = {name: weight_at(name, factors, progress) for name, (factors, _) in parts.items()}
+        active = {name: term for name, (_, term) in parts.items() if weights[name] != 0.0}
+        if not active:
+            raise ValueError(f"every term of the objective has weight 0: {', '.join(weights)}")
+        with _one_at_a_time:
+            return self._loss(batch, active, weights, generator, measure)
+
+    def _loss(
+        self,
+        batch: Batch,
+        active: dict[str, Term],
+        weights: dict[str, float],
+        generator: torch.Generator | None,
+        measure: bool,
+    ) -> Loss:
+        passes = self.passes(batch, tuple(active.values()), generator, measure)
+        terms, measures, total = {}, {}, None
+        for name, term in active.items():
+            try:
+                value = term.per_example(passes).mean()
+            except checks.NonFiniteError as error:
+                raise checks.NonFiniteError(f"{name}: {error}") from None
+            total = weights[name] * value if total is None else total + weights[name] * value
+            terms[name] = value.detach()
+            measures.update({f"{name}/{key}": measured for key, measured in passes.take_measures().items()})
+        assert total is not None
+        return Loss(total, terms, weights, measures)
+
+    def passes(
+        self, batch: Batch, terms: tuple[Term, ...], generator: torch.Generator | None = None, measure: bool = False
+    ) -> Passes:
+        """Return the passes of one step for these terms; :meth:`forward` does so by itself."""
+        network = self._network(batch)
+        network.differentiated = torch.is_grad_enabled()
+        return Passes(network, batch, self._logits, generator, self.updating, plan_of(terms), measure)
+
+    def _network(self, batch: Batch) -> Network:
+        """Return how to run the model, from the last step if nothing has changed since."""
+        modules = all_modules(self.model)
+        given = [inputs for inputs in (batch.x, batch.unlabeled, batch.second_view) if inputs is not None]
+        example = given[0] if all(isinstance(inputs, Tensor) for inputs in given) else ()
+        state = modules, [_sign(module) for module in modules], type(example), batch.device, self.reuse
+        if self._known is None or self._known[0] != state:
+            statistics = RunningStatistics(modules)
+            self._known = state, network_of(self.model, example, batch.device, statistics, self.reuse)
+        return self._known[1]
+
+    def _logits(self, output: Any) -> Tensor:
+        found = output
+        if callable(self.logits):
+            found = self.logits(output)
+        elif self.logits is not None:
+            found = output[self.logits]
+        elif not isinstance(output, Tensor):
+            found = output.get("logits") if hasattr(output, "get") else getattr(output, "logits", None)
+        if not isinstance(found, Tensor) or found.dim() != 2:
+            shown = tuple(found.shape) if isinstance(found, Tensor) else type(output).__name__
+            way = "" if isinstance(found, Tensor) else "; say where they are with Step(..., logits=...)"
+            raise ValueError(f"the network must return logits (B, C), got {shown}{way}")
+        return found
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, state in self.objective.state_dict().items():
+            destination.update({f"{prefix}objective.{name}.{key}": value for key, value in state.items()})
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        metadata, strict, missing, unexpected, errors = args
+        found: dict[str, dict[str, Tensor]] = {}
+        lost: list[str] = []
+        for name, state in self.objective.state_dict().items():
+            keys = {key: f"{prefix}objective.{name}.{key}" for key in state}
+            lost.extend(key for key in keys.values() if key not in state_dict)
+            found[name] = {key: state_dict[full] for key, full in keys.items() if full in state_dict}
+        if found and not lost:
+            self.objective.load_state_dict(found)
+        missing.extend(lost)
+        own = {f"{prefix}objective.{name}.{key}" for name, state in found.items() for key in state}
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        unexpected[:] = [key for key in unexpected if key not in own]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is found again in the next step."""
+        return {**self.__dict__, "_known": None}
+
+
+def _sign(module: nn.Module) -> tuple[object, ...]:
+    """Return what decides how a module is run; a change is noticed in the next step."""
+    own = module.__dict__
+    return (
+        module.training,
+        own.get("p"),
+        own.get("sigma"),
+        own.get("inplace"),
+        own.get("start_dim"),
+        own.get("forward"),
+        own.get("_compiled_call_impl"),
+        tuple(own["_forward_hooks"]),
+        tuple(own["_forward_pre_hooks"]),
+        tuple(own["_backward_hooks"]),
+        tuple(own["_backward_pre_hooks"]),
+    )
+
+
+def plan_of(terms: tuple[Term, ...]) -> Plan:
+    """Return what these terms will need."""
+    for term in terms:
+        checks.choice("rows", term.rows, ("labeled", "unlabeled"))
+    return Plan(
+        views=tuple((term.rows, view) for term in terms for view in term.views),
+        repeated=max((term.repeated for term in terms), key=("nothing", "upper", "all").index),
+        input_gradient=any(term.input_gradient for term in terms),
+        searched=frozenset(term.rows for term in terms if term.searches_clean),
+    )
+
+
+def weight_at(name: str, factors: tuple[Weight, ...], progress: float | None) -> float:
+    """Return λ, the product of its factors, at this progress."""
+    if progress is not None:
+        checks.fraction("progress", progress)
+    elif any(callable(factor) for factor in factors):
+        raise ValueError(
+            f"the weight of {name} is a schedule, so the step needs to know how far the training is: call it with "
+            "progress=update / updates, a number from 0 to 1"
+        )
+    at = 0.0 if progress is None else progress
+    weight = math.prod([float(factor(at) if callable(factor) else factor) for factor in factors], start=1.0)
+    if not 0.0 <= weight < math.inf:
+        raise ValueError(f"the weight of {name} must be finite and not negative, got {weight!r} at progress={progress}")
+    return weight

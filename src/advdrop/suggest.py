@@ -1,0 +1,18 @@
+"""Suggestions for misspelled names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a suggestion to append to an error message, or an empty string if no known name is close.
+
+    >>> did_you_mean("vad-kl", ["vat", "vadd-kl"])
+    ' (did you mean vadd-kl?)'
+    """
+    known = list(known)
+    longer = [name for name in known if word and name.startswith(word)]  # an unfinished word comes first
+    found = longer or difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {found[0]}?)" if found else ""

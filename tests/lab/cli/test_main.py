@@ -1,0 +1,298 @@
+"""The command line as a user meets it: in a folder of their own, with whatever they type."""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import advdrop
+from advdrop.lab.cli import prepare
+from advdrop.lab.cli.main import main
+from advdrop.lab.data.sources import SOURCES, load
+from advdrop.lab.engine import RunDirectory
+from advdrop.lab.engine.run import StoppedError
+
+TINY = [
+    "--dataset", "digits", "--labels", "20", "--updates", "4", "--set", "network.name=mlp", "--set",
+    "network.hidden=[16,8]", "--set", "network.delta=0.3", "--set", "training.epoch_updates=2", "--set",
+    "engine.accelerator=cpu",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ADVDROP_DATA", raising=False)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(prepare, "load", lambda name, *more, **options: read(name)(name, *more, **options))
+
+
+def read(name):
+    """What comes with the package is read once for all tests."""
+    return once if name in SOURCES else load
+
+
+once = functools.cache(load)
+
+
+def advdrop_says(capsys, *typed):
+    code = main(list(typed))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_command_is_there_and_knows_every_command():
+    typed = [sys.executable, "-m", "advdrop", "--help"]
+    said = subprocess.run(typed, capture_output=True, text=True, check=True, timeout=240).stdout
+    assert all(command in said for command in ("train", "compare", "evaluate", "show", "data"))
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["evaluate"], ["show"], ["data"], ["data", "get"]])
+def test_every_command_explains_itself(command, capsys):
+    code, out, err = advdrop_says(capsys, *command, "--help")
+    assert (code, err) == (0, "")
+    assert "usage: advdrop" in out
+    assert not re.search(r"default: (None|False|\[\])|required\)", out)
+
+
+def test_version(capsys):
+    assert advdrop_says(capsys, "--version") == (0, f"advdrop {advdrop.__version__}\n", "")
+
+
+def test_no_command_shows_the_help_and_fails(capsys):
+    code, out, _ = advdrop_says(capsys)
+    assert code == 2
+    assert "advdrop train" in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("tran", "there is no command 'tran' (did you mean train?)"),
+        ("train --lables 3", "there is no option --lables (did you mean --labels?)"),
+        ("train --labels many", "--labels takes a number or 'all', got 'many'"),
+        ("train --labels 5", "labels=5 cannot be shared by 10 classes: each needs one at least"),
+        ("train --labels 0 --method sadd", "labels must be a number of images or 'all', got 0"),
+        ("train --labels 2000 --dataset digits", "which has 1"),
+        ("train --method vadd-lk", "'vadd-lk', which is unknown (did you mean vadd-kl?)"),
+        ("train --method dropout+pi", "dropout is the method without any term"),
+        ("train --preset papers", "--preset must be 'paper' or 'authors', got 'papers'"),
+        ("train --seed -1", "seed should be greater than or equal to 0, got -1"),
+        ("train --updates 0", "training.updates should be greater than or equal to 1, got 0"),
+        ("train --set network.detla=0.1", "there is no option network.detla (did you mean delta?)"),
+        ("train --set objectiv.ramp=0.1", "there is no option objectiv (did you mean objective?)"),
+        ("train --set network.name=resnet", "network.name is 'resnet', which is unknown"),
+        ("train --set labels=3", "labels is not set with --set: it has an option of its own, --labels"),
+        ("train --set delta", "--set takes KEY=VALUE"),
+        ("train mnist", "mnist would be the name of the run; did you mean --dataset mnist?"),
+        ("train vadd-kl", "did you mean --method vadd-kl?"),
+        ("train --updates 9 --set training.updates=8", "--updates and --set training.updates are the same"),
+        ("train --dataset digits --set data.pad_crop=9", "nothing to reflect in images of 8×8"),
+        ("train --set vadd-kl.search=iterated --set vadd-kl.order=smallest", "are for the first-order search"),
+        ("compare --methods vadd-kl,VADD-KL", "--methods has one of them twice"),
+        ("train --set network.kernel=2", "kernel must be odd, got 2"),
+        ("train --set engine.accelerator=quantum", "invalid accelerator name"),
+        ("train --set engine.accelerator=tpu", "engine: "),
+        ("train --dataset digits --set network.name=conv-large", "conv-large"),
+        ("train --dataset mnits", "did you mean mnist?"),
+        ("train --dataset broken.npz", "broken.npz"),
+        ("train --devices 3", "take a multiple of 3"),
+        ("train --resume nowhere", "nowhere is not a run: it has no config.yaml"),
+        ("train --resume nowhere --seed 4", "leave out --seed"),
+        ("compare --methods dropout,nothing", "'nothing', which is unknown"),
+        ("compare --devices 2", "each run of a comparison is one process; use --devices and --nodes with"),
+        ("compare --seeds 0", "--seeds must be at least 1, got 0"),
+        ("compare --set engine.devices=2", "each run of a comparison is one process"),
+        ("compare --jobs 1 --set engine.accelerator=quantum", "invalid accelerator name"),
+        ("compare --jobs 0", "--jobs takes a number of processes, at least 1, or 'auto', got '0'"),
+        ("compare --jobs -1", "--jobs takes a number of processes, at least 1, or 'auto', got '-1'"),
+        ("compare --jobs x", "--jobs takes a number of processes, at least 1, or 'auto', got 'x'"),
+        ("evaluate nowhere", "nowhere is not a run"),
+        ("evaluate", "the following arguments are required: RUN"),
+        ("show", "the following arguments are required: RUNS"),
+        ("show nowhere", "nowhere is not a run"),
+        ("data get nothing", "no data set 'nothing'"),
+        ("data check broken.npz", "broken.npz"),
+    ],
+)
+def test_a_mistake_is_one_line_exit_code_2_and_nothing_left_behind(typed, said, capsys, tmp_path):
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 no longer a zip file")
+    code, out, err = advdrop_says(capsys, *typed.split())
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.npz"]
+
+
+def test_the_environment_is_no_option(capsys, monkeypatch):
+    monkeypatch.setenv("VERSION", "1")
+    monkeypatch.setenv("TRAIN", "1")
+    code, out, _ = advdrop_says(capsys, "data", "list", "--data-dir", "nowhere")
+    assert code == 0
+    assert "mnist5k" in out
+
+
+def test_debug_shows_the_traceback(capsys):
+    code, _, err = advdrop_says(capsys, "train", "--labels", "5", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_train_writes_a_run_and_refuses_to_touch_it_again(capsys, tmp_path):
+    code, out, err = advdrop_says(capsys, "train", *TINY)
+    assert code == 0
+    path = tmp_path / "runs" / "digits-20-vadd-kl-0"
+    result = RunDirectory.open(path).result
+    assert f"test error {result['test_error_percent']:.2f} %" in out
+    assert "written to runs/digits-20-vadd-kl-0" in out
+    assert re.search(r"update 2/4  loss .*test error .* left\n.*update 4/4", err)
+    code, _, err = advdrop_says(capsys, "train", *TINY)
+    assert code == 2
+    assert "runs/digits-20-vadd-kl-0 exists; resume it" in err
+    code, _, err = advdrop_says(capsys, "train", *TINY, "--force", "--quiet")
+    assert (code, err) == (0, "")
+
+
+def test_a_name_and_an_out_say_where(capsys, tmp_path):
+    assert advdrop_says(capsys, "train", "mine", *TINY, "--method", "dropout", "--quiet")[0] == 0
+    assert advdrop_says(capsys, "train", "--out", "there", *TINY, "--method", "dropout", "--quiet")[0] == 0
+    assert RunDirectory.open(tmp_path / "runs" / "mine").finished
+    assert RunDirectory.open(tmp_path / "there").finished
+
+
+def test_dry_run_prints_a_configuration_that_can_be_read_and_writes_nothing(capsys, tmp_path):
+    code, out, _ = advdrop_says(capsys, "train", *TINY, "--dry-run", "--set", "vadd-kl.weight=1e-1")
+    assert code == 0
+    assert "delta: 0.3" in out
+    assert "weight: 0.1" in out
+    assert re.search(r"# 1,2\d\d parameters; 4 updates of \d+ ms: about 0:00:0\d", out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluate_and_show_read_a_run(capsys, tmp_path):
+    main(["train", "mine", *TINY, "--quiet"])
+    capsys.readouterr()
+    result = RunDirectory.open(tmp_path / "runs" / "mine").result
+    code, out, _ = advdrop_says(capsys, "evaluate", "runs/mine", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["test_error_percent"] == found["recorded_test_error_percent"] == result["test_error_percent"]
+    assert len(found["class_error_percent"]) == 10
+    code, out, _ = advdrop_says(capsys, "evaluate", "runs/mine")
+    assert f"test error {result['test_error_percent']:.2f} % of" in out
+    code, out, _ = advdrop_says(capsys, "show", "runs/mine")
+    assert "vadd-kl on digits, 20 labels, seed 0, preset paper" in out
+    assert "vadd_kl/flips" in out
+    code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/mine")
+    assert out.count("finished") == 2
+    main(["train", "--out", "runs/group/other one", *TINY, "--quiet", "--method", "dropout"])
+    code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/group")
+    assert "other one" in out
+    (tmp_path / "runs" / "mine" / "model.safetensors").write_bytes(b"cut off")
+    code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
+    assert code == 2
+    assert "runs/mine/model.safetensors cannot be read" in err
+    (tmp_path / "runs" / "mine" / "split.npz").write_bytes(b"PK")
+    code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
+    assert code == 2
+    assert "runs/mine/split.npz cannot be read" in err
+
+
+def test_compare_uses_one_split_for_all_methods_and_keeps_what_is_done(capsys, tmp_path):
+    typed = ["compare", *TINY, "--methods", "dropout,vadd-kl", "--seeds", "2", "--out", "c", "--jobs", "1"]
+    code, out, err = advdrop_says(capsys, *typed)
+    assert code == 0
+    assert re.search(r"\| dropout +\| [\d.]+ ± [\d.]+ +\| 2 ", out)
+    assert re.search(r"\| vadd-kl +\| [\d.]+ ± [\d.]+ +\| 2 ", out)
+    assert "[4/4] vadd-kl seed 1" in err
+    runs = {name: RunDirectory.open(tmp_path / "c" / name) for name in ("dropout-0", "vadd-kl-0", "vadd-kl-1")}
+    split = {name: run.split.labeled.tolist() for name, run in runs.items()}
+    assert split["dropout-0"] == split["vadd-kl-0"] != split["vadd-kl-1"]
+    written = json.loads((tmp_path / "c" / "compare.json").read_text())
+    assert [r["test_error_percent"] for r in written["vadd-kl"]] == [
+        runs[f"vadd-kl-{seed}"].result["test_error_percent"] for seed in (0, 1)
+    ]
+    before = (runs["dropout-0"].path / "result.json").stat().st_mtime_ns
+    code, again, err = advdrop_says(capsys, *typed)
+    assert (code, again, err) == (0, out, "")
+    assert (runs["dropout-0"].path / "result.json").stat().st_mtime_ns == before
+    code, _, err = advdrop_says(capsys, *typed, "--set", "network.delta=0.1")
+    assert code == 2
+    assert "c/dropout-0 is a run with another network.delta; replace it (--force)" in err
+
+
+def test_compare_dry_run_estimates(capsys, tmp_path):
+    code, out, _ = advdrop_says(capsys, "compare", *TINY, "--dry-run")
+    assert code == 0
+    assert re.search(r"about 0:00:\d\d in all", out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_your_own_half_labeled_npz_trains(capsys, tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    x = (np.eye(3)[y] * 3 + draw.normal(size=(90, 3))).astype(np.float32)
+    half = np.where(np.arange(90) < 60, y, -1)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=half, x_test=x[:30], y_test=y[:30])
+    typed = ["train", "--dataset", "own.npz", "--labels", "all", "--updates", "5", "--quiet"]
+    code, out, err = advdrop_says(capsys, *typed)
+    assert (code, err) == (0, "")
+    split = RunDirectory.open(tmp_path / "runs" / "own-all-vadd-kl-0").split
+    assert (len(split.labeled), len(split.unlabeled)) == (60, 90)
+    monkeypatch.chdir(tmp_path / "runs")  # a run knows where its data are
+    code, out, err = advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0")
+    assert (code, err) == (0, "")
+    (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
+    assert advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0")[0] == 2
+    assert advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0", "--dataset", "../moved.npz")[0] == 0
+    code, out, _ = advdrop_says(capsys, "data", "check", "../moved.npz")
+    assert "90 training examples of (3,), 60 of them labeled" in out
+
+
+def test_data_list_and_check(capsys):
+    code, out, _ = advdrop_says(capsys, "data", "list", "--data-dir", "nowhere")
+    assert code == 0
+    assert re.search(r"\| mnist5k +\| 1x28x28 \| 4,000 +\| 1,000 ", out)
+    assert "advdrop data get cifar10" in out
+    assert "Looked for in nowhere" in out
+    code, out, _ = advdrop_says(capsys, "data", "check", "digits")
+    assert code == 0
+    assert "10 classes" in out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoppedError("stopped after update 3"), 130),
+        (RuntimeError("broke"), 1),
+        (OSError("full"), 2),
+        (SystemExit(), 130),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_what_goes_wrong_on_the_way_has_its_own_code(error, code, capsys, monkeypatch):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr("advdrop.lab.cli.show.run", fail)
+    found, out, err = advdrop_says(capsys, "show", "x")
+    assert (found, out) == (code, "")
+    assert err.startswith(f"advdrop: {error}" if str(error) else "advdrop: stopped")
+    assert err.count("\n") == 1
+
+
+def test_a_method_that_diverges_does_not_stop_the_comparison(capsys):
+    wild = ["--set", "optimizer.learning_rate=1e30", "--set", "optimizer.ramp_down=0", "--updates", "12", "--jobs", "1"]
+    typed = [part for part in TINY if part not in ("--updates", "4")]
+    code, out, err = advdrop_says(capsys, "compare", *typed, *wild, "--methods", "dropout,vadd-kl", "--quiet")
+    assert code == 1
+    assert re.search(r"\| dropout +\| diverged", out)
+    assert re.search(r"\| vadd-kl +\| diverged", out)
+    assert "[2/2] vadd-kl seed 0: update" in err

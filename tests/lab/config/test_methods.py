@@ -1,0 +1,244 @@
+from types import SimpleNamespace
+
+import pytest
+
+from advdrop import AdversarialDropout, schedules
+from advdrop.divergences import kl, qe, reverse_kl
+from advdrop.lab.config import methods
+from advdrop.lab.config.config import NETWORKS, overrides
+from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.config.recipes import resolve
+from advdrop.lab.config.terms import HELP, METHODS
+from advdrop.masks import FirstOrder, Iterated, Probe, RandomFlips
+from advdrop.objectives import (
+    AT,
+    VAT,
+    CrossEntropy,
+    EntropyMinimization,
+    MutualExclusivity,
+    PiModel,
+    SAdD,
+    TemporalEnsembling,
+    TransformationStability,
+    VAdD,
+)
+
+CLASSES = {
+    "dropout": (),
+    "at": (AT,),
+    "vat": (VAT,),
+    "pi": (PiModel,),
+    "temporal": (TemporalEnsembling,),
+    "sajjadi": (TransformationStability, MutualExclusivity),
+    "sadd": (SAdD,),
+    "vadd-kl": (VAdD,),
+    "vadd-qe": (VAdD,),
+    "entropy": (EntropyMinimization,),
+}
+
+
+def configured(method, *settings, **options):
+    return resolve("mnist", shape=(1, 28, 28), examples=60_000, method=method, settings=overrides(settings), **options)
+
+
+def parts(method, *settings, **options):
+    return objective_of(configured(method, *settings, **options), examples=50, classes=3).parts
+
+
+def term(method, *settings):
+    """The first term behind the cross-entropy."""
+    return parts(method, *settings)[1][1]
+
+
+def weights(method, *settings, progress=1.0, **options):
+    """The weight of each term at this progress, by its class."""
+    found = {}
+    for factors, part in parts(method, *settings, **options):
+        weight = 1.0
+        for factor in factors:
+            weight *= factor(progress) if callable(factor) else factor
+        found[type(part)] = weight
+    return found
+
+
+def test_every_term_becomes_its_objective_behind_the_cross_entropy():
+    for method in HELP:
+        assert [type(part) for _, part in parts(method)] == [CrossEntropy, *CLASSES[method]]
+
+
+def test_methods_add_up():
+    assert list(weights("vadd-qe+vat+entropy")) == [CrossEntropy, VAdD, VAT, EntropyMinimization]
+
+
+def test_the_divergence_is_that_of_the_name():
+    assert term("vadd-kl").divergence is kl
+    assert term("vadd-qe").divergence is qe
+    assert term("pi").divergence is qe
+    assert term("temporal").divergence is qe
+    ensemble = term("temporal")
+    assert (ensemble.examples, ensemble.classes) == (50, 3)
+
+
+ADVERSARIAL = ("sadd", "vadd-kl", "vadd-qe")
+# (methods, option) -> (where it arrives, value); no value is a default
+ARRIVES = {
+    (ADVERSARIAL, "order"): (lambda t: t.search.order, "smallest"),
+    (ADVERSARIAL, "ties"): (lambda t: t.search.ties, "dropped"),
+    (ADVERSARIAL, "budget"): (lambda t: t.budget, "shared"),
+    (("vadd-kl", "vadd-qe"), "noise"): (lambda t: t.noise, "shared"),
+    (("sadd",), "noise"): (lambda t: t.noise, "independent"),
+    (("vat",), "epsilon"): (lambda t: t.epsilon, 1.25),
+    (("vat",), "xi"): (lambda t: t.xi, 0.5),
+    (("vat",), "iterations"): (lambda t: t.iterations, 3),
+    (("vat",), "noise"): (lambda t: t.noise, "shared"),
+    (("at",), "epsilon"): (lambda t: t.epsilon, 0.75),
+    (("at",), "norm"): (lambda t: t.norm, "l2"),
+    (("at",), "noise"): (lambda t: t.noise, "shared"),
+    (("temporal",), "momentum"): (lambda t: t.momentum, 0.25),
+    (("sajjadi",), "passes"): (lambda t: t.passes, 7),
+}
+
+
+def test_an_option_arrives_at_its_term():
+    for (of, option), (where, value) in ARRIVES.items():
+        for method in of:
+            assert where(term(method)) != value, (method, option)
+            assert where(term(method, f"{method}.{option}={value}")) == value, (method, option)
+
+
+def test_every_option_of_a_term_is_tested_here():
+    elsewhere = {"weight", "ramped", "mutual_exclusivity"}  # by their weights, below
+    elsewhere |= {"search", "steps", "reversed_search"}  # in tests of their own
+    for method, options in METHODS.items():
+        here = {option for of, option in ARRIVES if method in of}
+        assert here == set(options.model_fields) - elsewhere
+
+
+DEFAULTS = {
+    "at": AT(),
+    "vat": VAT(),
+    "temporal": TemporalEnsembling(50, 3),
+    "sajjadi": TransformationStability(),
+    "sadd": SAdD(),
+    "vadd-kl": VAdD(),
+}
+
+
+def test_what_is_not_set_is_the_terms_own_default():
+    for method, default in DEFAULTS.items():
+        places = [where for (of, _), (where, _) in ARRIVES.items() if method in of]
+        assert places
+        for where in places:
+            assert where(term(method)) == where(default), method
+
+
+@pytest.mark.parametrize("method", ADVERSARIAL)
+def test_the_search_is_the_one_named(method):
+    kinds = {"first-order": FirstOrder, "iterated": Iterated, "probe": Probe, "random": RandomFlips}
+    for search, kind in kinds.items():
+        found = term(method, f"{method}.search={search}", f"{method}.steps=7").search
+        assert type(found) is kind
+        assert search != "iterated" or found.steps == 7
+
+
+def test_only_vadd_with_kl_searches_reversed():
+    assert term("vadd-kl").search_divergence is None
+    assert term("vadd-kl", "vadd-kl.reversed_search=true").search_divergence is reverse_kl
+    assert [method for method, options in METHODS.items() if "reversed_search" in options.model_fields] == ["vadd-kl"]
+    assert term("vadd-qe").search_divergence is None
+    assert term("sadd").search_divergence is None
+
+
+@pytest.mark.parametrize("ramped", [True, False])
+def test_a_ramped_weight_rises_and_a_constant_one_does_not(ramped):
+    for method in METHODS:
+        settings = (f"{method}.ramped={ramped}", f"{method}.weight=4", "objective.ramp=0.5")
+        for progress in (0.0, 0.2, 0.5, 0.7, 1.0):
+            expected = 4.0 * (schedules.ramp_up(progress, 0.5) if ramped else 1.0)
+            found = weights(method, *settings, progress=progress)
+            assert found[CLASSES[method][0]] == pytest.approx(expected), method
+            assert found[CrossEntropy] == 1.0
+
+
+def test_what_is_ramped_by_default():
+    factors = {type(part): found for found, part in parts("+".join(METHODS))}
+    rising = {kind for kind, found in factors.items() if any(map(callable, found))}
+    assert rising == {SAdD, VAdD, PiModel, TemporalEnsembling}
+
+
+def test_mutual_exclusivity_has_a_weight_within_sajjadi():
+    settings = ("sajjadi.weight=3", "sajjadi.mutual_exclusivity=0.5")
+    assert weights("sajjadi", *settings) == {CrossEntropy: 1.0, TransformationStability: 3.0, MutualExclusivity: 1.5}
+    assert weights("sajjadi")[MutualExclusivity] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("method", ["vat", "pi", "vadd-kl", "sadd+vat"])
+def test_the_authors_minimize_entropy_in_semi_supervised_methods(method):
+    for progress in (0.0, 1.0):  # never ramped
+        assert weights(method, preset="authors", progress=progress)[EntropyMinimization] == 1.0
+    assert weights(method, "objective.entropy=0.25", preset="authors")[EntropyMinimization] == 0.25
+    assert EntropyMinimization not in weights(method)
+    assert EntropyMinimization not in weights(method, "objective.entropy=0", preset="authors")
+
+
+@pytest.mark.parametrize("method", ["dropout", "at+sadd"])
+def test_the_authors_do_not_minimize_it_where_labels_are_all_there_is(method):
+    assert EntropyMinimization not in weights(method, preset="authors")
+
+
+def test_entropy_that_is_asked_for_is_there_once():
+    assert [type(part) for _, part in parts("vat+entropy", preset="authors")] == [
+        CrossEntropy,
+        VAT,
+        EntropyMinimization,
+    ]
+
+
+def layer_of(model):
+    (layer,) = (module for module in model.modules() if isinstance(module, AdversarialDropout))
+    return layer
+
+
+def test_the_layer_has_the_options_of_the_configuration():
+    settings = ["network={name: mlp, hidden: [12, 9]}", "network.p=0.3", "network.granularity=channel"]
+    config = configured("vadd-kl", *settings, "network.delta=0.4", "network.scale=none")
+    layer = layer_of(network_of(config, (6,), 4))
+    assert (layer.p, layer.delta, layer.scale, layer.granularity) == (0.3, 0.4, "none", "channel")
+
+
+OPTIONS = {
+    "mnist-cnn": {"kernel": 5},
+    "conv-large": {
+        "norm": "mean-only",
+        "momentum": 0.25,
+        "top_bn": True,
+        "sigma": 0.75,
+        "width": 0.125,
+        "dropout": 0.25,
+        "second_dropout": False,
+    },
+    "network-in-network": {"dropout": 0.25},
+    "all-cnn": {"input_dropout": 0.125, "dropout": 0.25},
+    "highway": {"dropout": 0.375, "gate_bias": -1.0},
+    "mlp": {"hidden": (5, 4), "dropout": 0.25},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_builder_gets_all_options_of_its_network(monkeypatch, name):
+    options = OPTIONS[name]
+    assert not set(options.items()) & set(NETWORKS[name]().model_dump().items())
+    monkeypatch.setattr(methods, "build", lambda *given, **options: SimpleNamespace(given=given, options=options))
+    values = ", ".join(f"{key}: {list(v) if isinstance(v, tuple) else v}" for key, v in options.items())
+    found = network_of(configured("vat", f"network={{name: {name}, {values}}}"), (3, 32, 32), 7)
+    kind, layer, *rest = found.given
+    assert (kind, *rest) == (name, (3, 32, 32), 7)
+    assert isinstance(layer, AdversarialDropout)
+    assert found.options == options
+
+
+@pytest.mark.parametrize("name", ["mnist-cnn", "mlp"])
+def test_the_network_is_the_one_named(name):
+    model = network_of(configured("vat", f"network.name={name}"), (1, 28, 28), 7)
+    assert model[-1].out_features == 7
+    assert layer_of(model).delta == 0.005

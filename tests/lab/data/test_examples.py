@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from advdrop.lab.data import UNLABELED, DataError, DataSet, Examples
+
+
+def examples(count, *, label=0, shape=(3,), dtype=torch.float32):
+    return Examples(torch.zeros(count, *shape, dtype=dtype), torch.full((count,), label))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2).long(), "got torch.float64"),
+        (torch.zeros(2), torch.zeros(2).long(), r"of \(2,\)"),
+        (torch.zeros(2, 3), torch.zeros(2), "one int64 for each of the 2 examples, got torch.float32"),
+        (torch.zeros(2, 3), torch.zeros(3).long(), r"got torch.int64 of shape \(3,\)"),
+    ],
+)
+def test_examples_refuse(x, y, message):
+    with pytest.raises(DataError, match=message):
+        Examples(x, y)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (examples(0), examples(1), "toy has 0 training and 1 test examples"),
+        (examples(2), examples(0), "toy has 2 training and 0 test examples"),
+        (examples(2), examples(1, shape=(4,)), "its test examples"),
+        (examples(2), examples(1, dtype=torch.uint8), "its test examples torch.uint8"),
+        (examples(2, label=2), examples(1), r"training labels of toy must be in -1\.\.1, got values from 2 to 2"),
+        (examples(2), examples(1, label=UNLABELED), r"test labels of toy must be in 0\.\.1"),
+    ],
+)
+def test_data_sets_refuse(train, test, message):
+    with pytest.raises(DataError, match=message):
+        DataSet("toy", train, test, ("a", "b"))
+
+
+def test_training_examples_may_be_unlabeled():
+    data = DataSet("toy", examples(2, label=UNLABELED), examples(1), ("a", "b"))
+    assert (len(data.train), data.shape) == (2, (3,))
+
+
+def test_checksum_tells_data_sets_apart():
+    def data(value=0.0, label=0, classes=("a", "b"), shape=(2, 3)):
+        train = Examples(torch.full((4, *shape), value), torch.tensor([0, 1, 0, label]))
+        return DataSet("toy", train, examples(1, shape=shape), classes)
+
+    same, *others = (
+        data(),
+        data(value=1.0),
+        data(label=1),
+        data(classes=("a", "c")),
+        data(shape=(3, 2)),
+    )
+    assert same.checksum == data().checksum
+    assert len({same.checksum, *(other.checksum for other in others)}) == 5
+
+
+def test_checksum_sees_values_not_memory():
+    x = torch.arange(12.0).view(3, 4)
+    labels = torch.tensor([0, 1, 0])
+    one = DataSet("toy", Examples(x, labels), Examples(x, labels), ("a", "b"))
+    two = DataSet("toy", Examples(x.T.contiguous().T, labels), Examples(x, labels), ("a", "b"))
+    assert one.checksum == two.checksum

@@ -1,0 +1,89 @@
+"""Two processes with gloo: the same curve as one process on the whole batch."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from advdrop.lab.engine import RunDirectory, train
+from processes import started
+from ranks import torchrun_rank
+from runs import rings, tiny
+
+TESTS = Path(__file__).parents[2]
+# No batch norm couples the rows, and nothing is random: what is left is arithmetic in another order.
+QUIET = ("network.p=0", "network.dropout=0")
+
+
+def by_lightning(folder, *words):
+    """Started as a user's script: Lightning starts the second process."""
+    path = os.pathsep.join([str(TESTS), *sys.path])
+    environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(TESTS / "ranks.py"), str(folder), *words]
+    options = {"env": environment, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, **options) as process:
+        try:
+            _, said = process.communicate(timeout=240)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, said
+
+
+def by_torchrun(folder, *words):
+    """Started with the environment of torchrun's processes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(started(torchrun_rank, n, port, str(folder), *words)) for n in range(2)]
+        for process in ranks:
+            process.join(240)
+        return max(process.exitcode or 0 for process in ranks), ""
+
+
+def launch(launcher, folder, method, *words, check=True):
+    code, said = launcher(folder, method, "engine.devices=2", *words)
+    assert not check or code == 0, said[-3000:]
+    return RunDirectory(folder)
+
+
+def curve(run):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in run.metrics()]
+
+
+def assert_close(one, two):
+    assert len(one) == len(two) > 0
+    for left, right in zip(one, two, strict=True):
+        assert left.keys() == right.keys()
+        assert left == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in right.items()}
+
+
+@pytest.mark.parametrize("launcher", [by_lightning, by_torchrun])
+def test_two_ranks_give_the_curve_of_one_process_on_the_union_batch(launcher, tmp_path):
+    train(tiny(*QUIET, method="sadd+temporal"), tmp_path / "one", data=rings(), progress=False)
+    run = launch(launcher, tmp_path / "two", "sadd+temporal", *QUIET)
+    assert_close(curve(run), curve(RunDirectory(tmp_path / "one")))
+    assert run.finished
+    assert len(load_file(run.model)) > 0
+
+
+def test_ranks_draw_different_noise_and_a_resumed_run_draws_it_again(tmp_path):
+    words = ("vadd-kl+temporal", "network.dropout=0.3")
+    whole = launch(by_torchrun, tmp_path / "whole", *words)
+    noise = [json.loads((tmp_path / f"whole-rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert len(noise[0]) == len(noise[1]) == 12
+    assert not set(noise[0]) & set(noise[1])
+
+    cut = launch(by_torchrun, tmp_path / "cut", *words, "stop-at=7", check=False)
+    assert not cut.finished
+    launch(by_torchrun, tmp_path / "cut", *words, "resume")
+    assert curve(cut) == curve(whole)
+    for rank in (0, 1):
+        assert json.loads((tmp_path / f"cut-rank{rank}.json").read_text()) == noise[rank][7:]

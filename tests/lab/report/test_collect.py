@@ -1,0 +1,320 @@
+import shlex
+
+import pytest
+
+from advdrop.lab.config.config import ConfigError, merged
+from advdrop.lab.records.record import Ledger, RecordError
+from advdrop.lab.report.collect import LOOSE, ORDER, check, collect, results_of
+from advdrop.lab.report.statistics import Difference
+from advdrop.lab.suites.suite import suites
+from ledger import loose_of, run_of, suite_of
+
+
+def tables(suite, *records):
+    return results_of(records, {suite.key: suite})
+
+
+def complaint(call, *arguments):
+    with pytest.raises(RecordError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def changed(record, settings):
+    return record.model_copy(update={"config": merged(record.config, settings)}).sealed()
+
+
+def test_every_cell_of_the_suite_is_there_whether_it_was_run_or_not(suite):
+    (table,) = tables(suite, run_of(suite, "vadd", 1), run_of(suite, "vadd", 0))
+    assert set(table.entries) == {(row, column) for row in suite.rows for column in suite.columns}
+    assert [record.seed for record in table.entries["vadd", "20"].records] == [0, 1]
+    assert table.entries["pi", "20"].records == ()
+    assert table.entries["pi", "20"].summary is None
+    assert table.entries["pi", "20"].gap is None
+    assert table.entries["pi", "20"].equal_cost is None
+    assert (table.name, table.protocol, table.preset) == ("small-short-paper", "short", "paper")
+
+
+def test_columns_in_which_nothing_was_run_are_left_out(suite):
+    (table,) = tables(suite, run_of(suite, "vadd"))
+    assert table.columns == ["20"]
+    (table,) = tables(suite, run_of(suite, "vadd", column="all"), run_of(suite, "vadd"))
+    assert table.columns == ["20", "all"]
+
+
+def test_a_cell_has_the_papers_number_and_the_gap_to_it(suite):
+    runs = [run_of(suite, "pi", seed, (50.0, last)) for seed, last in enumerate((5.0, 5.2, 5.4))]
+    (table,) = tables(suite, *runs)
+    entry = table.entries["pi", "20"]
+    assert entry.reported == (5.1, 0.2, True)
+    assert entry.errors == {0: 5.0, 1: 5.2, 2: 5.4}
+    assert entry.summary == (pytest.approx(5.2), pytest.approx(0.2), 3)
+    # 0.2²/3 = 0.0133333 (2 free) and, from five repetitions, 0.2²/5 = 0.008 (4 free): 0.0213333² / (8.88889e-5 +
+    # 1.6e-5) = 4.3390 degrees of freedom, t = 2.6921; sqrt(0.0213333) = 0.146059. Their product is 0.3932.
+    assert entry.gap == (pytest.approx(0.1), pytest.approx(0.3932, abs=2e-4), 3)
+
+
+def test_a_number_without_a_spread_in_the_paper_is_taken_for_exact(suite):
+    runs = [run_of(suite, "dropout", seed, (50.0, last)) for seed, last in enumerate((12.0, 12.2, 12.4))]
+    (table,) = tables(suite, *runs)
+    # 4.302653 · 0.2/sqrt(3)
+    assert table.entries["dropout", "20"].gap == (pytest.approx(-0.16), pytest.approx(0.496828, abs=1e-6), 3)
+
+
+def test_a_single_run_has_a_gap_without_an_interval(suite):
+    (table,) = tables(suite, run_of(suite, "pi", 0, (50.0, 5.0)))
+    assert table.entries["pi", "20"].gap == (pytest.approx(-0.1), None, 1)
+
+
+def test_a_quoted_row_has_the_papers_number_and_none_of_ours(suite):
+    (table,) = tables(suite, run_of(suite, "vadd"))
+    entry = table.entries["ladder", "20"]
+    assert (entry.reported, entry.records, entry.gap) == ((1.06, 0.37, False), (), None)
+    assert "ladder" not in suite.trained
+
+
+def test_a_record_of_a_quoted_row_is_refused(suite):
+    forged = run_of(suite, "vadd").model_copy(update={"row": "ladder"}).sealed()
+    assert complaint(check, forged, suite) == (
+        "the record small short paper 20 ladder seed 0 is of a run that small does not have: "
+        "Ladder is quoted from Rasmus et al. 2015; there is nothing to run"
+    )
+
+
+def test_the_cost_is_that_of_the_updates(suite):
+    (table,) = tables(
+        suite,
+        run_of(suite, "pi", 0, milliseconds_per_update=1.0),
+        run_of(suite, "pi", 1, milliseconds_per_update=5.0),
+    )
+    entry = table.entries["pi", "20"]
+    assert entry.milliseconds == 3.0
+    assert entry.minutes == pytest.approx(40 * 3 / 60_000)
+
+
+def test_equal_cost_is_the_whole_training_of_the_cheapest_row(suite):
+    # Dropout: 40 updates of 1 ms, so the budget is 40 ms. Π: 40/2 = 20 updates, the second measurement: (20 + 24)/2.
+    # VAdD: 40/3.9 = 10.3 updates, the first one.
+    runs = [
+        run_of(suite, "dropout", 0, (30.0, 25.0, 22.0, 21.0), milliseconds_per_update=1.0),
+        run_of(suite, "pi", 0, (40.0, 20.0, 15.0, 10.0), milliseconds_per_update=1.9),
+        run_of(suite, "pi", 1, (44.0, 24.0, 14.0, 11.0), milliseconds_per_update=2.1),
+        run_of(suite, "vadd", 0, (38.0, 18.0, 9.0, 5.0), milliseconds_per_update=3.9),
+        run_of(suite, "pi", 0, column="all", protocol="short", milliseconds_per_update=0.001),  # another column
+    ]
+    (table,) = tables(suite, *runs)
+    found = {row: table.entries[row, "20"].equal_cost for row in suite.trained}
+    assert found == {"dropout": 21.0, "pi": 22.0, "vadd": 38.0}
+
+
+def test_what_was_not_measured_before_the_budget_was_spent_is_unknown(suite):
+    (table,) = tables(
+        suite,
+        run_of(suite, "dropout", 0, milliseconds_per_update=1.0),
+        run_of(suite, "vadd", 0, milliseconds_per_update=4.1),  # 9.8 updates; the first measurement is after 10
+        run_of(suite, "pi", 0, milliseconds_per_update=4.0),
+        run_of(suite, "pi", 1, (None, 20.0, 15.0, 10.0), milliseconds_per_update=4.0),
+    )
+    assert table.entries["vadd", "20"].equal_cost is None
+    assert table.entries["pi", "20"].equal_cost is None
+
+
+def test_rows_are_compared_on_the_seeds_they_share(suite):
+    runs = [run_of(suite, "vadd", seed, (50.0, last)) for seed, last in enumerate((4.1, 4.2, 4.3))]
+    runs += [run_of(suite, "pi", seed, (50.0, last)) for seed, last in enumerate((4.0, 4.0, 4.0, 9.0))]
+    runs += [run_of(suite, "dropout", 0, (50.0, 12.0))]
+    (table,) = tables(suite, *runs)
+    one, two = table.comparisons
+    assert (one.column, one.one, one.other, one.found.n) == ("20", "vadd", "pi", 3)
+    # Differences 0.1, 0.2, 0.3: see the tests of the statistics.
+    assert one.found.t_p == pytest.approx(0.074180, abs=1e-6)
+    assert one.holm_p == one.found.t_p  # the other comparison has no p
+    assert (two.other, two.found.n, two.found.difference) == ("dropout", 1, Difference(pytest.approx(-7.9), None))
+    assert two.holm_p is None
+
+
+def test_the_comparisons_of_a_column_are_corrected_together(suite):
+    runs = [run_of(suite, "vadd", seed, (50.0, last)) for seed, last in enumerate((4.1, 4.2, 4.3))]
+    for row in ("pi", "dropout"):
+        runs += [run_of(suite, row, seed, (50.0, 4.0)) for seed in range(3)]
+    (table,) = tables(suite, *runs)
+    assert [c.holm_p for c in table.comparisons] == [pytest.approx(2 * 0.074180, abs=1e-5)] * 2
+
+
+def test_rows_that_were_not_run_are_not_compared(suite):
+    (table,) = tables(suite, run_of(suite, "vadd", 0), run_of(suite, "pi", 1))
+    assert table.comparisons == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        ({"network": {"delta": 0.9}}, "network.delta"),
+        (
+            {"network": {"delta": 0.9}, "optimizer": {"learning_rate": 0.5}},
+            "network.delta, optimizer.learning_rate",
+        ),
+        ({"training": {"labeled": 64}}, "training.labeled"),
+        ({"preset": "authors"}, "preset"),
+        ({"engine": {"precision": "bf16"}}, "engine.precision"),
+        ({"engine": {"accelerator": "cpu", "checkpoint_seconds": 7.0}}, None),  # the machine's own
+    ],
+)
+def test_a_record_of_another_configuration_is_refused(suite, settings, keys):
+    record = changed(run_of(suite), settings)
+    if keys is None:
+        check(record, suite)
+        return
+    expected = f"the record small short paper 20 vadd seed 0 is of a run with another {keys} than the suite's"
+    assert complaint(check, record, suite) == expected
+    assert complaint(tables, suite, record) == expected
+
+
+def test_a_record_of_another_length_is_refused(suite):
+    record = run_of(suite, protocol="paper").model_copy(update={"protocol": "short"}).sealed()
+    assert "another training.epoch_updates, training.updates than" in complaint(check, record, suite)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"row": "vat"}, "the record small short paper 20 vat seed 0 has a row that small does not have"),
+        ({"row": None}, "the record small short paper 20 None seed 0 has a row that small does not have"),
+        ({"column": "50"}, "the record small short paper 50 vadd seed 0 has a column that small does not have"),
+        (
+            {"protocol": "brief"},
+            "the record small brief paper 20 vadd seed 0 is of a run that small does not have: prot",
+        ),
+        ({"preset": "ours"}, "the record small short ours 20 vadd seed 0 is of a run that small does not have: preset"),
+        ({"suite": "tiny"}, "there are records of the suite 'tiny', which is unknown; name its YAML file as well"),
+    ],
+)
+def test_a_record_without_a_place_in_its_suite_is_refused(suite, changes, message):
+    record = run_of(suite).model_copy(update=changes).sealed()
+    assert complaint(tables, suite, record).startswith(message)
+
+
+def test_a_configuration_that_is_none_is_refused_with_the_name_of_its_record(suite):
+    record = changed(run_of(suite), {"network": {"delta": "much"}})
+    assert complaint(tables, suite, record).startswith(
+        "the record small short paper 20 vadd seed 0 has a configuration that is none: network.delta should be"
+    )
+    loose = loose_of().model_copy(update={"method": "<b>", "config": {"method": "<b>"}}).sealed()
+    assert complaint(results_of, [loose]).startswith("the record digits 20 <b> seed 0 has a configuration that is none")
+
+
+def test_a_record_that_is_there_twice_is_refused(suite):
+    expected = "the record small short paper 20 vadd seed 0 is there twice"
+    assert complaint(tables, suite, run_of(suite), run_of(suite)) == expected
+    assert complaint(results_of, [loose_of(), loose_of()]) == "the record digits 20 vadd-kl seed 0 is there twice"
+
+
+def test_protocols_and_presets_are_tables_of_their_own(suite):
+    runs = [run_of(suite), run_of(suite, protocol="paper"), run_of(suite, preset="authors")]
+    found = tables(suite, *runs)
+    assert {table.name for table in found} == {"small-short-paper", "small-paper-paper", "small-short-authors"}
+    assert all(len(table.records) == 1 for table in found)
+
+
+def test_a_row_with_a_preset_of_its_own_keeps_it(tmp_path):
+    suite = suite_of(tmp_path, rows={"vadd": {"preset": "authors"}})
+    (table,) = tables(suite, run_of(suite, "vadd"), run_of(suite, "pi"))
+    assert table.entries["vadd", "20"].records[0].config["preset"] == "authors"
+    assert table.entries["pi", "20"].records[0].config["preset"] == "paper"
+
+
+def test_what_differs_from_the_papers_protocol_is_listed_once(suite):
+    (table,) = tables(suite, run_of(suite, "vadd", 0), run_of(suite, "vadd", 1), run_of(suite, "pi", 0))
+    whole = run_of(suite, protocol="paper")
+    assert table.deviations == [("training.epoch_updates", "10", "100"), ("training.updates", "40", str(whole.updates))]
+
+
+def test_what_differs_from_the_papers_preset_is_listed(suite):
+    (table,) = tables(suite, run_of(suite, "vadd", preset="authors"))
+    keys = {key: (here, there) for key, here, there in table.deviations}
+    assert keys["training.updates"] == ("40", "1000")
+    assert keys["data.overlap"] == ("True", "False")
+    assert "preset" not in keys
+
+
+def test_a_run_as_in_the_paper_has_no_deviations(suite):
+    (table,) = tables(suite, run_of(suite, protocol="paper"))
+    assert table.deviations == []
+
+
+def test_a_suite_without_the_papers_protocol_lists_no_deviations(tmp_path):
+    suite = suite_of(tmp_path)
+    suite = suite.model_copy(update={"protocols": {"short": suite.protocols["short"]}})
+    (table,) = tables(suite, run_of(suite))
+    assert table.deviations == []
+
+
+def test_a_row_is_run_again_with_the_seeds_that_it_had(suite):
+    (table,) = tables(suite, *(run_of(suite, "vadd", seed) for seed in range(3)))
+    command = "advdrop reproduce small --protocol short"
+    assert table.command("vadd") == f"{command} --only vadd --seeds 3 --data-dir DATA"
+    assert table.command("pi") == f"{command} --only pi --seeds 2 --data-dir DATA"  # the protocol's
+    (table,) = tables(suite, run_of(suite, preset="authors"))
+    assert table.command("vadd") == f"{command} --preset authors --only vadd --seeds 1 --data-dir DATA"
+
+
+def test_records_of_no_suite_make_a_table_of_their_own(suite):
+    runs = [loose_of("vadd-kl", 0), loose_of("vadd-kl", 1), loose_of("pi", 0), loose_of("vat", 0, labels=50)]
+    found = results_of([run_of(suite), *runs], {suite.key: suite})
+    assert [table.suite.title for table in found] == ["A small table", "digits, 20 labels", "digits, 50 labels"]
+    table = found[1]
+    assert table.suite.key == LOOSE
+    assert list(table.suite.rows) == ["vadd-kl", "pi"]
+    assert table.entries["vadd-kl", "runs"].errors == {0: 10.0, 1: 10.0}
+    assert [(c.one, c.other, c.found.n) for c in table.comparisons] == [("vadd-kl", "pi", 1)]
+    assert table.deviations == []
+    assert table.suite.protocols["own"].about == "40 updates"
+    assert table.command("vadd-kl") == (
+        "advdrop compare --methods vadd-kl --dataset digits --labels 20 --seeds 2 (and its --set options)"
+    )
+
+
+def test_records_of_no_suite_stay_as_they_are(suite):
+    records = [loose_of("vadd-kl", 0), loose_of("pi", 0)]
+    (table,) = results_of(records)
+    assert table.records == records
+    assert all(record.digest == record.computed_digest() for record in table.records)
+
+
+def test_a_command_is_quoted_for_the_shell():
+    (table,) = results_of([loose_of(dataset="my data/$(rm).npz")])
+    words = shlex.split(table.command("vadd-kl"))
+    assert words[words.index("--dataset") + 1] == "my data/$(rm).npz"
+
+
+def test_the_headline_comes_first():
+    assert set(ORDER) == set(suites())
+    assert next(iter(ORDER)) == "table1"
+
+
+def test_records_are_found_in_folders_and_files_and_with_a_suite_of_the_users_own(tmp_path, suite):
+    ledger = Ledger(tmp_path / "results")
+    runs = [run_of(suite, "vadd"), run_of(suite, "pi")]
+    for run in runs:
+        ledger.add(run)
+    (tmp_path / "results" / "step.json").write_text("{}")
+    yaml = tmp_path / "small.yaml"
+    (table,) = collect([yaml, tmp_path / "results"])
+    assert {record.digest for record in table.records} == {run.digest for run in runs}
+    (table,) = collect(iter([ledger.path(runs[0]), yaml]))
+    assert table.records == [runs[0]]
+    assert complaint(collect, [tmp_path / "results"]).startswith("there are records of the suite 'small', which is unk")
+
+
+def test_a_place_without_records_is_named(tmp_path):
+    (tmp_path / "step.json").write_text("{}")
+    assert collect([tmp_path]) == []
+    assert complaint(collect, [tmp_path / "nowhere"]) == f"{tmp_path / 'nowhere'} does not exist"
+    assert complaint(collect, [tmp_path / "step.json"]).startswith(f"{tmp_path / 'step.json'} is not a record: ")
+
+
+def test_a_suite_that_is_none_is_named(tmp_path):
+    (tmp_path / "bad.yaml").write_text("title: [")
+    with pytest.raises(ConfigError, match=r"bad\.yaml is not YAML"):
+        collect([tmp_path / "bad.yaml"])

@@ -1,0 +1,79 @@
+import base64
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from advdrop.analysis.explain import Explanation
+from advdrop.lab.report.diagram import passes
+from advdrop.lab.report.explanation import figure
+from advdrop.lab.report.svg import standalone
+from png import decoded
+
+FOUND = Explanation(
+    title="One",
+    image=[[0.0, 1.0], [0.5, 0.2]],
+    shape=(6,),
+    sampled=[1, 1, 0, 0, 1, 1],
+    jacobian=[-3.0, 1.0, 5.0, 0.0, -0.5, 0.2],
+    adversarial=[0, 1, 1, 0, 1, 1],
+    budget=2,
+    target="the label cat",
+    classes=["cat", "<dog>"],
+    whole=[0.9, 0.1],
+    before=[0.8, 0.2],
+    after=[0.3, 0.7],
+    divergence=(0.22, 1.2),
+)
+
+
+def test_the_figure_has_a_ring_for_each_flip_and_a_bar_for_each_probability():
+    drawn = figure(FOUND).svg
+    assert drawn.count('class="ring s2"') == 1  # dropped by the adversary
+    assert drawn.count('class="ring s1"') == 1  # revived
+    assert drawn.count("<image ") == 4
+    widths = [float(w) for w in re.findall(r'class="bar s\d" .*? width="([\d.]+)"', drawn)]
+    assert len(widths) == 6
+    assert widths[2] / widths[1] == pytest.approx(0.3 / 0.8, rel=1e-2)
+    assert "&lt;dog&gt;" in drawn
+    assert "<dog>" not in drawn
+
+
+def test_units_have_the_colors_of_what_happened_to_them():
+    """Six units are two rows of three, with a gray frame."""
+    panels = [decoded(base64.b64decode(data)) for data in re.findall(r"base64,([^\"]+)", figure(FOUND).svg)]
+    units = [[panel[1 + unit // 3][1 + unit % 3] for unit in range(6)] for panel in panels[1:]]
+    sampled, slopes, flipped = units
+    assert [color == sampled[0] for color in sampled] == [bool(kept) for kept in FOUND.sampled]
+    assert flipped[0] == (196, 90, 0)  # kept, and dropped by the adversary
+    assert flipped[2] == (0, 90, 170)  # dropped, and revived
+    assert len(set(flipped)) == 3
+    assert slopes[2] == (196, 90, 0)  # the largest
+    assert slopes[3] == (255, 255, 255)  # none at all
+    assert slopes[0][2] > slopes[0][0]  # negative
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3, 1), (6, 1, 1)])
+def test_any_shape_of_layer_is_drawn(shape):
+    drawn = figure(replace(FOUND, shape=shape, title="A & B"))
+    ElementTree.fromstring(standalone(drawn.svg, drawn.title, drawn.legend))
+
+
+def test_without_an_image_there_are_three_panels():
+    drawn = figure(replace(FOUND, image=[])).svg
+    assert "The image" not in drawn
+    assert drawn.count("<image ") == 3
+
+
+def test_a_jacobian_of_zeros_can_be_drawn():
+    ElementTree.fromstring(figure(replace(FOUND, jacobian=[0.0] * 6, adversarial=FOUND.sampled)).svg)
+
+
+def test_the_diagram_is_well_formed_and_described():
+    drawn = passes()
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "Π model" in drawn
+    assert "VAdD runs the image" in drawn
+    assert "prefers-color-scheme: dark" in drawn

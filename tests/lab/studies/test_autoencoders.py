@@ -1,0 +1,108 @@
+"""The autoencoders: their losses against formulas written out, their repetition, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from advdrop import AdversarialDropout, Step, flip_mask, sample_mask
+from advdrop.lab.models import autoencoder, mlp
+from advdrop.lab.studies.autoencoders import (
+    VARIANTS,
+    Settings,
+    encoder,
+    hidden_activations,
+    objective_of,
+    reconstruction_error,
+    trained,
+    unit_range,
+)
+
+SMALL = {name: replace(settings, hidden=12, updates=5, batch=8) for name, settings in VARIANTS.items()}
+
+
+@pytest.fixture
+def images():
+    return torch.randint(0, 256, (40, 1, 4, 4), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def test_the_variants_are_the_papers():
+    assert VARIANTS["none"].p == 0.0
+    assert VARIANTS["none"].target is None
+    assert (VARIANTS["dropout"].p, VARIANTS["dropout"].target) == (0.5, None)
+    for name, target in (("adversarial", "input"), ("virtual", "output")):
+        assert VARIANTS[name] == Settings(p=0.5, target=target, delta=0.3, weight=0.2, hidden=256)
+
+
+@pytest.mark.parametrize("target", ["input", "output"])
+def test_the_loss_is_its_formula(target):
+    """Written out with the masks that the objective draws."""
+    torch.manual_seed(0)
+    x = torch.rand(6, 9)
+    model = autoencoder(AdversarialDropout(p=0.5, delta=0.3), (9,), hidden=10).double()
+    x = x.double()
+    objective = objective_of(Settings(target=target, hidden=10))
+    loss = Step(model, objective)(unlabeled=x, generator=torch.Generator().manual_seed(3)).loss
+
+    h, decoder = model[:3](x), model[4]
+    sampled = sample_mask(h, 0.5, torch.Generator().manual_seed(3))
+    clean = decoder(h * sampled * 2)
+    g = x if target == "input" else clean
+    ones = torch.ones_like(h, requires_grad=True)
+    divergence = (g.detach() - decoder(h.detach() * ones)).square().mean(1)
+    (jacobian,) = torch.autograd.grad(divergence.sum(), ones)
+    adversarial = flip_mask(sampled, jacobian, 3)
+    expected = (x - clean).square().mean() + 0.2 * (g - decoder(h * adversarial * 2)).square().mean()
+    assert not torch.equal(adversarial, sampled)
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_training_repeats_itself_and_learns(name, images):
+    one, again = (trained(SMALL[name], images, seed=1) for _ in range(2))
+    other = trained(SMALL[name], images, seed=2)
+    for first, second in zip(one.parameters(), again.parameters(), strict=True):
+        assert torch.equal(first, second)
+    assert not torch.equal(next(one.parameters()), next(other.parameters()))
+    longer = trained(replace(SMALL[name], updates=60), images, seed=1)
+    assert reconstruction_error(longer, images) < reconstruction_error(one, images)
+    assert not one.training
+
+
+def test_variants_of_one_seed_start_alike(images):
+    start = [trained(replace(SMALL[name], updates=1, rate=0.0), images, seed=4) for name in ("none", "virtual")]
+    for first, second in zip(start[0].parameters(), start[1].parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_progress_is_told(images):
+    told = []
+    trained(SMALL["none"], images, seed=0, progress=told.append)
+    assert told == [1, 2, 3, 4, 5]
+
+
+def test_the_reconstruction_error_is_the_mean_over_everything(images):
+    model = trained(SMALL["dropout"], images, seed=0)
+    with torch.no_grad():
+        expected = (images.float().flatten(1) / 255 - model(images.float() / 255)).square().mean()
+    assert reconstruction_error(model, images) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_activations_are_those_of_the_hidden_layer(images):
+    model = trained(SMALL["dropout"], images, seed=0)
+    expected = torch.relu(images.float().flatten(1) / 255 @ model[1].weight.T + model[1].bias)
+    torch.testing.assert_close(hidden_activations(model, images), expected.detach())
+
+
+def test_bytes_become_numbers_from_0_to_1():
+    assert unit_range(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [0.0, 1.0]
+    assert unit_range(torch.tensor([0.25])).tolist() == [0.25]
+
+
+@pytest.mark.parametrize("model", [nn.Linear(3, 3), mlp(None, (9,), 3)], ids=["linear", "mlp"])
+def test_another_network_is_refused(model):
+    with pytest.raises(
+        ValueError, match=r"this needs an autoencoder .* got a (Linear|Sequential of Flatten, Linear, R)"
+    ):
+        encoder(model)

@@ -1,0 +1,231 @@
+"""The identities of the theorem, the masks against all masks, and the fits against what they must not lose to."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize
+
+from advdrop import flip_mask
+from advdrop.lab.studies.linear_regression import (
+    adversarial_dropout,
+    adversarial_training,
+    fit,
+    input_gradient,
+    linearized_mask,
+    sign_perturbation,
+    squared_error,
+    worst_mask,
+)
+
+ROWS, FEATURES = 6, 4
+numbers = st.floats(-10, 10, allow_subnormal=False).map(lambda value: round(value, 6))
+problems = st.tuples(
+    arrays(np.float64, (ROWS, FEATURES), elements=numbers),
+    arrays(np.float64, ROWS, elements=numbers),
+    arrays(np.float64, FEATURES, elements=numbers),
+)
+ranks = st.integers(0, FEATURES)
+
+
+def close(one, other):
+    return abs(one - other) <= 1e-9 * max(1.0, abs(one), abs(other))
+
+
+def every_mask(features, k):
+    for size in range(k + 1):
+        for dropped in combinations(range(features), size):
+            mask = np.ones(features)
+            mask[list(dropped)] = 0.0
+            yield mask
+
+
+def random_problem(seed, rows=30, features=5):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, features)) @ rng.normal(size=(features, features))
+    return x, x @ rng.normal(size=features) + rng.normal(size=rows), rng
+
+
+@given(problems)
+def test_the_gradient_is_that_of_the_loss(problem):
+    x, y, w = problem
+    at = torch.tensor(x, requires_grad=True)
+    (torch.tensor(y) - at @ torch.tensor(w)).square().sum().backward()
+    np.testing.assert_allclose(input_gradient(x, y, w), at.grad.numpy(), rtol=1e-9, atol=1e-9)
+
+
+@given(problems, st.floats(0, 3))
+def test_adversarial_training_is_its_decomposition(problem, delta):
+    x, y, w = problem
+    perturbed = squared_error(x + sign_perturbation(x, y, w, delta), y, w)
+    assert close(perturbed, adversarial_training(x, y, w, delta).total)
+
+
+@given(problems, st.floats(0, 3))
+def test_adversarial_training_penalizes_the_one_norm(problem, delta):
+    x, y, w = problem
+    residual, found = np.abs(y - x @ w), adversarial_training(x, y, w, delta)
+    moved = np.count_nonzero(np.outer(residual, w).any(axis=1))  # a zero gradient has no sign to follow
+    assert close(found.first, 2 * delta * np.abs(w).sum() * residual.sum())
+    assert close(found.second, delta**2 * moved * np.abs(w).sum() ** 2)
+
+
+@given(problems, ranks)
+def test_adversarial_dropout_is_its_decomposition(problem, k):
+    x, y, w = problem
+    mask = linearized_mask(x, y, w, k)
+    assert close(squared_error(mask * x, y, w), adversarial_dropout(x, y, w, mask).total)
+
+
+@given(problems, ranks)
+def test_the_linearized_mask_is_that_of_the_library(problem, k):
+    x, y, w = problem
+    ours = linearized_mask(x, y, w, k)
+    slopes = torch.tensor(x * input_gradient(x, y, w))
+    gain = (1 - flip_mask(torch.ones(ROWS, FEATURES, dtype=torch.float64), slopes, k)).mul(slopes).sum()
+    assert close(float(((1 - ours) * slopes.numpy()).sum()), float(gain))  # of equals either may be dropped
+    assert ((1 - ours).sum(1) <= k).all()
+
+
+def test_ties_and_too_few_negatives_keep_the_constraint():
+    """The printed rule would drop all three of the tied inputs, and those whose product is zero."""
+    x, y, w = np.array([[1.0, 1.0, 1.0, 0.0]]), np.array([9.0]), np.ones(4)
+    np.testing.assert_array_equal(linearized_mask(x, y, w, 2), [[0.0, 0.0, 1.0, 1.0]])
+    x = np.array([[1.0, -1.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(linearized_mask(x, y, w, 3), [[0.0, 1.0, 1.0, 1.0]])
+
+
+@given(problems, ranks)
+def test_no_mask_is_worse_than_the_worst(problem, k):
+    x, y, w = problem
+    found = np.square(y - (worst_mask(x, y, w, k) * x) @ w)
+    best = np.max([np.square(y - (mask * x) @ w) for mask in every_mask(FEATURES, k)], axis=0)
+    np.testing.assert_allclose(found, best, rtol=1e-9, atol=1e-9)
+    assert ((1 - worst_mask(x, y, w, k)).sum(1) <= k).all()
+
+
+def test_the_linearized_mask_is_not_the_worst_when_overshooting_does_more():
+    x, y, w = np.array([[1.0, -5.0]]), np.array([-3.9]), np.ones(2)  # the residual is 0.1
+    assert squared_error(linearized_mask(x, y, w, 1) * x, y, w) == pytest.approx(1.1**2)
+    assert squared_error(worst_mask(x, y, w, 1) * x, y, w) == pytest.approx(4.9**2)
+    mask = worst_mask(x, y, w, 1)
+    assert adversarial_dropout(x, y, w, mask).total != pytest.approx(4.9**2)  # the identity is of the linearized mask
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("k", [0, 1, 2, 5])
+def test_fitting_against_dropout_is_optimal(seed, k):
+    x, y, rng = random_problem(seed)
+    found = fit(x, y, k=k)
+    assert found.converged
+    assert found.gap <= 1e-8
+
+    def objective(parameters):
+        shifted = y - parameters[-1]
+        return squared_error(worst_mask(x, shifted, parameters[:-1], k) * x, shifted, parameters[:-1])
+
+    at = np.append(found.coefficients, found.intercept)
+    assert objective(at) == pytest.approx(found.objective)
+    for scale in (1e-6, 1e-3, 0.1, 1.0):
+        for _ in range(50):
+            assert objective(at + scale * rng.normal(size=len(at))) >= found.objective * (1 - 1e-8)
+    assert minimize(objective, at, method="Nelder-Mead").fun >= found.objective * (1 - 1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("delta", [0.0, 0.1, 0.5])
+def test_fitting_against_perturbations_is_optimal(seed, delta):
+    x, y, _ = random_problem(seed)
+    found = fit(x, y, delta=delta)
+
+    def objective(parameters):
+        residual = np.abs(y - x @ parameters[:-1] - parameters[-1])
+        return np.square(residual + delta * np.abs(parameters[:-1]).sum()).sum()
+
+    at = np.append(found.coefficients, found.intercept)
+    assert objective(at) == pytest.approx(found.objective)
+    assert found.converged
+    # A smooth objective from below: |a| >= sqrt(a² + c²) - c.
+    soft = minimize(
+        lambda p: np.square(
+            np.sqrt(np.square(y - x @ p[:-1] - p[-1]) + 1e-10) + delta * (np.sqrt(np.square(p[:-1]) + 1e-10)).sum()
+        ).sum(),
+        np.zeros(len(at)),
+        method="BFGS",
+    )
+    assert found.objective <= objective(soft.x) * (1 + 1e-8)
+
+
+def test_nothing_dropped_is_least_squares():
+    x, y, _ = random_problem(0)
+    least = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y, rcond=None)[0]
+    for found in (fit(x, y, k=0), fit(x, y, delta=0.0)):
+        np.testing.assert_allclose([*found.coefficients, found.intercept], least, atol=1e-4)
+        np.testing.assert_allclose(found.predict(x), x @ found.coefficients + found.intercept)
+    without = fit(x, y, k=0, intercept=False)
+    np.testing.assert_allclose(without.coefficients, np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-4)
+    assert without.intercept == 0.0
+
+
+def test_everything_dropped_leaves_the_mean():
+    x, y, _ = random_problem(1)
+    found = fit(x - x.mean(0), y, k=x.shape[1])
+    np.testing.assert_allclose(found.coefficients, 0.0, atol=1e-4)
+    assert found.intercept == pytest.approx(y.mean(), abs=1e-4)
+
+
+def test_too_few_rounds_are_told():
+    x, y, _ = random_problem(0)
+    found = fit(x, y, k=2, steps=2)
+    assert not found.converged
+    assert found.steps == 2
+    assert found.gap > 1e-8
+
+
+def test_a_constant_target_needs_no_features():
+    found = fit(np.eye(3), np.full(3, 2.0), k=1)
+    assert found.converged
+    assert found.intercept == pytest.approx(2.0)
+    np.testing.assert_allclose(found.coefficients, 0.0, atol=1e-9)
+
+
+def test_features_that_repeat_each_other_are_no_trouble():
+    x, y, _ = random_problem(2)
+    twice = fit(np.hstack([x, x]), y, k=1)
+    assert twice.converged
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 4}, r"from 0 to the 3 there are, got 4"),
+        ({"k": -1}, r"from 0 to the 3 there are, got -1"),
+        ({"k": 1.5}, r"whole number of inputs .* got 1.5"),
+        ({"k": True}, r"whole number of inputs .* got True"),
+        ({"k": 1, "delta": 0.1}, r"one of them"),
+        ({}, r"one of them"),
+        ({"delta": -0.1}, r"not negative, got -0.1"),
+        ({"delta": float("nan")}, r"finite .* got nan"),
+        (
+            {"k": 1, "x": np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])},
+            "in column 2 is constant, 1 in every row",
+        ),
+        ({"k": 1, "x": np.ones(3)}, r"X must be \(N, D\), .* got shape \(3,\)"),
+        ({"k": 1, "x": np.array([[1.0, np.nan, 0.0]] * 3)}, r"X must be finite, got nan in row 0, column 1"),
+        ({"k": 1, "y": np.array([1.0, np.inf, 0.0])}, r"y must be finite, got inf in row 1"),
+        ({"k": 1, "y": np.ones(2)}, r"each of the 3 rows of X, got shape \(2,\)"),
+    ],
+)
+def test_what_cannot_be_fitted_is_told(change, message):
+    change = {"x": np.eye(3), "y": np.arange(3.0), **change}
+    with pytest.raises(ValueError, match=message):
+        fit(change.pop("x"), change.pop("y"), **change)
+
+
+def test_predicting_other_features_is_told():
+    with pytest.raises(ValueError, match="has 2 features, and the model was fitted to 3"):
+        fit(np.eye(3), np.arange(3.0), k=1).predict(np.ones((1, 2)))

@@ -1,0 +1,158 @@
+import pytest
+import yaml
+
+from advdrop.lab.config.config import ConfigError, merged
+from advdrop.lab.suites.suite import Key, Reported, Suite, differences, fingerprint, suites
+from suites import small_suite
+
+SHAPES = {"mnist": ((1, 28, 28), 60_000), "svhn": ((3, 32, 32), 73_257), "cifar10": ((3, 32, 32), 50_000)}
+
+
+def config(suite, key, protocol="short", preset="paper", **options):
+    shape, examples = SHAPES.get(suite.columns[key.column].dataset, ((64,), 1437))
+    return suite.config(key, protocol, preset, shape=shape, examples=examples, **options)
+
+
+@pytest.fixture
+def small(tmp_path):
+    return Suite.load(str(small_suite(tmp_path)))
+
+
+def test_there_is_a_suite_for_each_table_of_the_paper_and_for_our_own_questions():
+    assert suites() == ["ablation", "sensitivity", "table-d1", "table-d2", "table1", "table2"]
+
+
+@pytest.mark.parametrize("name", suites())
+def test_every_cell_of_every_suite_has_a_configuration(name):
+    suite = Suite.load(name)
+    for protocol in ("paper", "short"):
+        for preset in ("paper", "authors"):
+            for key in suite.cells(protocol, seeds=1):
+                assert config(suite, key, protocol, preset).method == suite.rows[key.row].method
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table-d1", "table-d2"])
+def test_the_paper_protocol_is_the_papers_length_with_its_repetitions(name):
+    suite = Suite.load(name)
+    assert suite.protocols["paper"].seeds == suite.repeats == (8 if name == "table1" else 5)
+    for key in suite.cells("paper", seeds=1):
+        training = config(suite, key, "paper").training
+        epochs = 100 if name == "table1" else 300
+        assert training.updates == epochs * training.epoch_updates
+        if suite.columns[key.column].labels != "all":
+            assert training.epoch_updates == (468 if name == "table1" else 400)
+
+
+@pytest.mark.parametrize("name", suites())
+def test_the_short_protocol_shrinks_the_schedules_with_the_length(name):
+    suite = Suite.load(name)
+    for key in suite.cells("short", seeds=1):
+        short, whole = config(suite, key), config(suite, key, "paper")
+        assert short.training.updates < whole.training.updates / 10
+        assert short.objective == whole.objective  # ramps are shares of the whole training
+        assert short.training.labeled <= whole.training.labeled
+        supervised = suite.columns[key.column].labels == "all"
+        assert (short.training.unlabeled == 0) == (whole.training.unlabeled == 0) == supervised
+
+
+def test_the_papers_numbers_are_as_printed():
+    table = Suite.load("table1").rows
+    assert table["vadd-qe"].paper == {"1000": Reported(0.99, 0.09, True), "all": Reported(0.46, 0.02, True)}
+    assert "1000" not in table["sadd"].paper
+    second = Suite.load("table2").rows["vadd-qe+vat"].paper
+    assert [str(number) for number in second.values()] == ["3.55 ± 0.07", "2.34 ± 0.05", "9.22 ± 0.10", "4.73 ± 0.04"]
+    assert [number.bold for number in second.values()] == [True, False, True, False]
+    # D.1 and D.2 repeat rows of Table 2.
+    for name, column, there in (("table-d1", "all", "cifar10-all"), ("table-d2", "4000", "cifar10-4000")):
+        rows = Suite.load(name).rows
+        for row in ("pi", "vat", "vadd-kl", "vadd-qe", "vadd-kl+vat", "vadd-qe+vat", "pi-laine", "vat-miyato"):
+            assert rows[row].paper[column] == Suite.load("table2").rows[row].paper[there], row
+
+
+def test_every_switch_of_the_ablation_is_one_difference():
+    suite = Suite.load("ablation")
+    base = config(suite, Key("1000", "base", 0))
+    switches = {row: differences(base, config(suite, Key("1000", row, 0))) for row in suite.trained}
+    assert switches.pop("base") == []
+    ties = "objective.terms.vadd-kl.ties"
+    assert set(switches.pop("authors")) > {"preset", "objective.entropy", ties, "network.scale"}
+    assert {row: keys for row, keys in switches.items() if len(keys) != 1} == {}
+    table = Suite.load("table1")
+    assert differences(base, config(table, Key("1000", "vadd-kl", 0))) == []  # one run serves both
+
+
+def test_cells_come_as_whole_tables_seed_by_seed(small):
+    keys = list(small.cells("short"))
+    assert [str(key) for key in keys[:4]] == [
+        "few dropout seed 0", "few vadd-kl seed 0", "few random seed 0", "few dropout seed 1",
+    ]  # fmt: skip
+    assert [key.row for key in small.cells("short", ["vadd-kl"], seeds=1)] == ["vadd-kl"]
+    ablation = Suite.load("ablation")
+    assert [key.row for key in ablation.cells("short", ["vadd-kl"], seeds=1)] == ablation.trained
+    assert [key.row for key in small.cells("short", ["random"], ["few"], 1)] == ["random"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("long",), "protocol 'long', which is unknown; there are paper, short"),
+        (("short", ["vad"]), "--only has 'vad'"),
+        (("short", ["quoted"]), "--only has 'quoted'"),
+        (("short", [], ["many"]), "--columns has 'many'"),
+    ],
+)
+def test_what_is_not_there_is_named(small, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        list(small.cells(*arguments))
+
+
+def test_a_quoted_row_cannot_be_run(small):
+    with pytest.raises(ConfigError, match="Quoted is quoted from Somebody"):
+        config(small, Key("few", "quoted", 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": {"dropout": {"paper": {"many": "1.00"}}}}, "rows.dropout.paper has column 'many'"),
+        ({"rows": {"dropout": {"paper": {"few": "about 2"}}}}, "'about 2' is not a number such as 12.36"),
+        ({"rows": {"dropout": {"paper": {"few": "**1.00"}}}}, "is not a number such as"),
+        ({"rows": {"dropout": {"method": "drop"}}}, "method has 'drop'"),
+        ({"rows": {"new": {"name": "New"}}}, "rows.new has neither a method nor a source"),
+        ({"compare": [["dropout", "pi"]]}, "compare has row 'pi'"),
+        ({"protocols": {"short": {"columns": {"many": {}}}}}, "protocols.short.columns has 'many'"),
+        ({"columns": {"a/b": {"name": "x", "dataset": "digits", "labels": 30}}}, "cannot be part of a file's name"),
+        ({"colums": {}}, "colums Extra inputs"),
+    ],
+)
+def test_a_suite_that_makes_no_sense_is_refused_in_one_line(tmp_path, change, message):
+    path = small_suite(tmp_path)
+    path.write_text(yaml.safe_dump(merged(yaml.safe_load(path.read_text()), change)))
+    with pytest.raises(ConfigError) as error:
+        Suite.load(str(path))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", ""])
+def test_a_file_that_is_no_suite_is_refused(tmp_path, text):
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"own\.yaml"):
+        Suite.load(str(tmp_path / "own.yaml"))
+    with pytest.raises(ConfigError, match="did you mean table1"):
+        Suite.load("table11")
+
+
+def test_runs_without_differences_share_a_fingerprint(small):
+    key = Key("few", "vadd-kl", 0)
+    base = config(small, key)
+    elsewhere = base.model_copy(update={"engine": base.engine.model_copy(update={"memory_format": "channels_last"})})
+    assert differences(base, elsewhere) == []
+    assert fingerprint(base) == fingerprint(elsewhere)
+    for other in (Key("few", "vadd-kl", 1), Key("few", "random", 0), Key("few", "dropout", 0)):
+        assert differences(base, config(small, other))
+        assert fingerprint(base) != fingerprint(config(small, other))
+    half = config(small, key, engine={"precision": "bf16"})
+    assert differences(base, half) == ["engine.precision"]
+    assert fingerprint(base) != fingerprint(half)

@@ -1,0 +1,52 @@
+"""What each rank of the distributed tests runs, in a process of its own."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from advdrop.lab.engine import callbacks, train
+from advdrop.lab.engine.module import Training
+from advdrop.lab.engine.run import process_rank
+from runs import rings, tiny
+
+STOP = "stop-at="
+noise = []
+
+
+def watch(stop: int) -> None:
+    """Write down where the noise stands after each step, and stop before the update ``stop``."""
+    step = Training.training_step
+
+    def watched(self, batch, batch_idx):
+        if batch == stop:
+            raise KeyboardInterrupt
+        loss = step(self, batch, batch_idx)
+        noise.append(float(torch.rand(())))
+        return loss
+
+    Training.training_step = watched
+
+
+def rank(folder: str, method: str, *words: str) -> None:
+    """Train, as one of as many processes as the environment says."""
+    torch.set_num_threads(1)
+    callbacks.AGREE_EVERY = 1
+    watch(int(next((word.removeprefix(STOP) for word in words if word.startswith(STOP)), -1)))
+    settings = [word for word in words if "=" in word and not word.startswith(STOP)]
+    train(tiny(*settings, method=method), Path(folder), data=rings(), progress=False, resume="resume" in words)
+    Path(f"{folder}-rank{process_rank()}.json").write_text(json.dumps(noise))
+
+
+def torchrun_rank(number: int, port: int, *words: str) -> None:
+    """Be the rank of this number, of two, with the variables that torchrun sets."""
+    ranks = {"RANK": number, "LOCAL_RANK": number, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
+    os.environ |= {name: str(value) for name, value in (ranks | meeting).items()}
+    rank(*words)
+
+
+if __name__ == "__main__":
+    rank(*sys.argv[1:])

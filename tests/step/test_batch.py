@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from advdrop.step.batch import Batch
+
+X, Y, U = torch.ones(2, 3), torch.zeros(2).long(), torch.zeros(4, 3)
+TOKENS = {"input_ids": torch.ones(2, 5).long(), "attention_mask": torch.ones(2, 5).bool()}
+
+
+def test_terms_for_unlabeled_rows_run_on_the_labeled_ones_if_there_are_no_others():
+    batch = Batch(X, Y)
+    assert batch.inputs("unlabeled") is X
+    assert batch.second("unlabeled") is X
+    assert batch.rows("unlabeled") == batch.rows("labeled") == "labeled"
+    assert batch.labels() is Y
+    both = Batch(X, Y, U)
+    assert both.inputs("unlabeled") is U
+    assert both.inputs("labeled") is X
+    assert both.rows("unlabeled") == "unlabeled"
+
+
+def test_the_second_view_is_that_of_the_unlabeled_rows():
+    view = U + 1
+    batch = Batch(X, Y, U, second_view=view)
+    assert batch.second("unlabeled") is view
+    assert batch.second("labeled") is X
+    supervised = Batch(X, Y, second_view=X + 1)
+    assert supervised.second("labeled") is supervised.second("unlabeled") is supervised.second_view
+
+
+def test_unlabeled_rows_alone():
+    batch = Batch(unlabeled=U)
+    assert batch.second("unlabeled") is U
+    with pytest.raises(ValueError, match="needs labeled rows"):
+        batch.inputs("labeled")
+    with pytest.raises(ValueError, match="needs labels"):
+        batch.labels()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "device"),
+    [
+        (X, "cpu"),
+        ((X, Y), "cpu"),
+        (TOKENS, "cpu"),
+        ({"scale": torch.tensor(2.0), "x": X, "names": ["a", "b"]}, "cpu"),
+        ({"x": torch.ones(2, 3, device="meta")}, "meta"),
+        ([X, X], "cpu"),
+        (object(), "cpu"),
+    ],
+)
+def test_inputs_of_any_kind(inputs, device):
+    batch = Batch(inputs, Y, index=torch.tensor([5, 7]))
+    assert batch.inputs("labeled") is inputs
+    assert batch.device.type == device
+
+
+REFUSED = {
+    "nothing": ({}, ValueError, "needs labeled inputs x, unlabeled inputs, or both"),
+    "no labels": ({"x": X}, ValueError, "x and their labels y together"),
+    "labels alone": ({"y": Y, "unlabeled": U}, ValueError, "x and their labels y together"),
+    "bytes": ({"x": X.byte(), "y": Y}, TypeError, r"x must be floating point.*x\.float\(\)"),
+    "empty": ({"x": X[:0], "y": Y[:0]}, ValueError, r"x must hold at least one example.*\(0, 3\)"),
+    "empty dict": ({"x": {"a": X[:0]}, "y": Y[:0]}, ValueError, "x must hold at least one example, got none"),
+    "float labels": ({"x": X, "y": Y.float()}, TypeError, r"integers, got torch.float32.*y.long\(\)"),
+    "one-hot labels": ({"x": X, "y": torch.zeros(2, 3).long()}, ValueError, r"vector \(B,\), got shape \(2, 3\)"),
+    "list of labels": ({"x": X, "y": [0, 1]}, TypeError, "labels must be a tensor, got list"),
+    "rows and labels": ({"x": X, "y": torch.zeros(4).long()}, ValueError, "2 labeled rows x and 4 labels"),
+    "tokens and labels": ({"x": TOKENS, "y": torch.zeros(4).long()}, ValueError, "2 labeled rows x and 4 labels"),
+    "views": (
+        {"unlabeled": U, "second_view": U[:, :2]},
+        ValueError,
+        r"unlabeled and second.*\(4, 3\) and \(4, 2\)",
+    ),
+    "view of the labeled": (
+        {"x": X, "y": Y, "second_view": U},
+        ValueError,
+        r"x and second.*\(2, 3\) and \(4, 3\)",
+    ),
+    "part of a view": (
+        {"unlabeled": TOKENS, "second_view": {"input_ids": TOKENS["input_ids"]}},
+        ValueError,
+        "unlabeled has 2 tensors, and its second_view has 1",
+    ),
+    "too many indices": ({"unlabeled": U, "index": torch.arange(5)}, ValueError, "one integer for each of the 4"),
+    "float indices": ({"unlabeled": U, "index": torch.ones(4)}, ValueError, "got torch.float32"),
+    "bool indices": ({"unlabeled": U, "index": torch.ones(4).bool()}, ValueError, "got torch.bool"),
+    "matrix of indices": ({"unlabeled": U, "index": torch.ones(4, 1).long()}, ValueError, r"of shape \(4, 1\)"),
+    "list of indices": ({"unlabeled": U, "index": [0, 1, 2, 3]}, TypeError, "index must be a tensor, got list"),
+}
+
+
+@pytest.mark.parametrize(("given", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        Batch(**given)

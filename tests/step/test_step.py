@@ -1,0 +1,390 @@
+"""What a step takes, what it gives back, and what it refuses."""
+
+import copy
+import pickle
+import threading
+import time
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from advdrop import (
+    AT,
+    VAT,
+    AdversarialDropout,
+    CrossEntropy,
+    EntropyMinimization,
+    PiModel,
+    SAdD,
+    Step,
+    TemporalEnsembling,
+    Term,
+    VAdD,
+)
+from advdrop.insertion import insert
+from small import CLASSES, FEATURES, HIDDEN, Wrapped, batch, close, gradients, noisy, only, quiet, run, seeded
+
+Named = namedtuple("Named", ["features", "logits"])
+
+
+@dataclass
+class Plain:
+    logits: torch.Tensor
+
+
+class Returning(nn.Module):
+    """A network whose output is made into something else."""
+
+    def __init__(self, net, make):
+        super().__init__()
+        self.net, self.make = net, make
+
+    def forward(self, x):
+        return self.make(self.net(x))
+
+
+OUTPUTS = {
+    "tensor": (lambda z: z, None),
+    "named tuple": (lambda z: Named(z.exp(), z), None),
+    "named tuple, by position": (lambda z: Named(z.exp(), z), 1),
+    "dict": (lambda z: {"logits": z, "features": z.exp()}, None),
+    "dict, by key": (lambda z: {"scores": z}, "scores"),
+    "model output": (lambda z: SequenceClassifierOutput(logits=z), None),
+    "object": (Plain, None),
+    "tuple": (lambda z: (z.exp(), z), 1),
+    "list from its end": (lambda z: [z.exp(), z], -1),
+    "function": (lambda z: ((z[:, None],),), lambda output: output[0][0].squeeze(1)),
+}
+
+
+@pytest.mark.parametrize(("make", "logits"), OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs_of_any_kind(make, logits, apart):
+    model, objective, results = quiet(0.5), CrossEntropy() + SAdD() + VAdD() + VAT(), []
+    for network, where in ((model, None), (Returning(model, make), logits)):
+        loss = run(network, objective, logits=where).loss
+        results.append([loss, *gradients(model, loss)])
+    close(*results, 1e-6)
+
+
+BAD_OUTPUTS = {
+    "tuple": (lambda z: (z, z), None, r"logits \(B, C\), got tuple; say where they are with Step\(..., logits=...\)"),
+    "dict": (lambda z: {"scores": z}, None, r"got dict; say where"),
+    "no tensor": (lambda z: {"logits": "none"}, None, r"got dict; say where"),
+    "sequence": (lambda z: z[:, None], None, r"logits \(B, C\), got \(8, 1, 3\)$"),
+    "wrong part": (lambda z: (z, z[0]), 1, r"logits \(B, C\), got \(3,\)$"),
+}
+
+
+@pytest.mark.parametrize(("make", "logits", "message"), BAD_OUTPUTS.values(), ids=BAD_OUTPUTS)
+def test_outputs_without_logits_are_refused(make, logits, message):
+    with pytest.raises(ValueError, match=message):
+        run(Returning(quiet(), make), CrossEntropy(), logits=logits)
+
+
+class Taking(nn.Module):
+    """A network of two arguments, the second of which may be missing."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, weights=None):
+        return self.net(x if weights is None else x * weights)
+
+
+class Request:
+    """The inputs as an object of the network's own."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class TakingRequests(Taking):
+    def forward(self, request):
+        return super().forward(request.x)
+
+
+ONES = {8: torch.ones(8, 1), 16: torch.ones(16, 1)}
+INPUTS = {
+    "tuple": (Taking, lambda x: (x,)),
+    "tuple of two": (Taking, lambda x: (x, ONES[len(x)])),
+    "dict": (Taking, lambda x: {"x": x}),
+    "dict of two": (Taking, lambda x: {"weights": ONES[len(x)], "x": x}),
+    "object": (TakingRequests, Request),
+    "dict for a sequential network": (lambda net: net, lambda x: {"input": x}),
+    "tuple for a sequential network": (lambda net: net, lambda x: (x,)),
+}
+
+
+@pytest.mark.parametrize(("wrap", "make"), INPUTS.values(), ids=INPUTS)
+@pytest.mark.parametrize("labeled", [True, False], ids=["labeled", "all"])
+def test_inputs_of_any_kind(wrap, make, labeled, apart):
+    model, rows = quiet(0.5), batch()
+    if labeled:
+        rows = {**only(rows, "x", "y"), "second_view": rows["x"] + 0.3}
+    objective, results = CrossEntropy() + SAdD() + VAdD() + PiModel(), []
+    made = {name: make(given) if name in ("x", "unlabeled", "second_view") else given for name, given in rows.items()}
+    for network, given in ((model, rows), (wrap(model), made)):
+        loss = run(network, objective, given).loss
+        results.append([loss, *gradients(model, loss)])
+    close(*results, 1e-6)
+
+
+def test_labeled_and_unlabeled_inputs_of_different_kinds(apart):
+    model, rows, results = Taking(quiet(0.5)), batch(), []
+    step = Step(model, CrossEntropy() + VAdD())
+    for x in (rows["x"], (rows["x"],), {"x": rows["x"]}):
+        results.append(step(**{**rows, "x": x}, generator=seeded()).loss)
+    assert results[0] == results[1] == results[2]
+    sequential = Step(model.net, CrossEntropy() + VAdD())
+    for x in (rows["x"], (rows["x"],), rows["x"]):
+        assert sequential(**{**rows, "x": x}, generator=seeded()).loss == results[0]
+
+
+def test_a_schedule_needs_to_know_the_progress():
+    def slope(progress):
+        return 1.0 - progress
+
+    model, objective = quiet(), CrossEntropy() + slope * VAT()
+    with pytest.raises(ValueError, match=r"weight of vat is a schedule.*progress=update / updates"):
+        run(model, objective, progress=None)
+    assert run(model, objective, progress=0.25).weights == {"cross_entropy": 1.0, "vat": 0.75}
+    assert run(model, 2.0 * CrossEntropy(), progress=None).weights == {"cross_entropy": 2.0}
+    for progress, error in ((2.0, ValueError), (float("nan"), ValueError), ("half", TypeError)):
+        with pytest.raises(error, match="progress must be"):
+            run(model, CrossEntropy(), progress=progress)
+
+
+@dataclass
+class Broken(Term):
+    """Gives NaN, and notes that it ran."""
+
+    rows: str = "labeled"
+    ran: int = 0
+
+    def per_example(self, passes):
+        self.ran += 1
+        return passes.clean(self.rows).logits.sum(1) * float("nan")
+
+
+def test_a_term_of_weight_zero_does_not_run():
+    broken, model = Broken(), quiet()
+    loss = run(model, CrossEntropy() + 0.0 * broken + (lambda progress: 1.0 - progress) * EntropyMinimization())
+    assert broken.ran == 0
+    assert list(loss.terms) == ["cross_entropy"]
+    assert loss.weights == {"cross_entropy": 1.0, "broken": 0.0, "entropy_minimization": 0.0}
+    assert loss.loss.item() == loss.terms["cross_entropy"].item()
+    assert all(gradient.isfinite().all() for gradient in gradients(model, loss.loss))
+    with pytest.raises(ValueError, match="every term of the objective has weight 0: cross_entropy, broken"):
+        run(model, 0 * (CrossEntropy() + broken))
+
+
+@pytest.mark.parametrize("weight", [-3.0, float("nan"), float("inf"), -float("inf")])
+def test_a_schedule_must_give_a_weight(weight):
+    with pytest.raises(ValueError, match=r"weight of vat must be finite and not negative, got .* at progress=0.5"):
+        run(quiet(), CrossEntropy() + (lambda progress: weight) * VAT(), progress=0.5)
+
+
+def test_the_loss_in_inference_mode_is_refused_in_words():
+    rows = batch()
+    for objective in (CrossEntropy(), VAdD(), VAT()):
+        with torch.inference_mode(), pytest.raises(RuntimeError, match=r"inference_mode.*use torch.no_grad\(\)"):
+            run(quiet(0.5), objective, rows)
+
+
+def test_evaluation_mode():
+    model, rows = noisy().eval(), batch()
+    before = [buffer.clone() for buffer in model.buffers()]
+    loss = run(model, CrossEntropy() + SAdD() + PiModel(), only(rows, "x", "y", "unlabeled"))
+    torch.testing.assert_close(loss.terms["cross_entropy"], nn.functional.cross_entropy(model(rows["x"]), rows["y"]))
+    assert loss.terms["pi_model"] == 0
+    assert loss.terms["sadd_cross_entropy"] > loss.terms["cross_entropy"]
+    assert all(torch.equal(one, other) for one, other in zip(before, model.buffers(), strict=True))
+
+
+CHANGES = {
+    "another module": lambda net: net.__setitem__(0, nn.Linear(FEATURES, 16)),
+    "another layer": lambda net: net.__setitem__(5, AdversarialDropout(0.9)),
+    "no layer": lambda net: net.__setitem__(5, nn.Identity()),
+    "one module more": lambda net: net.append(nn.Dropout(0.5)),
+    "evaluation": lambda net: net.eval(),
+    "one module in evaluation": lambda net: net[2].eval(),
+    "no dropout": lambda net: setattr(net[2], "p", 0.0),
+    "more dropout": lambda net: setattr(net[8], "p", 0.9),
+    "a hook": lambda net: net[4].register_forward_hook(lambda module, given, output: 2 * output),
+    "a hook on the whole": lambda net: net.register_forward_hook(lambda module, given, output: 2 * output),
+    "an inserted layer": lambda net: insert(net, after="1", p=0.5),
+    "another forward": lambda net: setattr(net, "forward", lambda x: x[:, :CLASSES].exp()),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped], ids=["sequential", "any"])
+@pytest.mark.parametrize("change", [*CHANGES.values(), None], ids=[*CHANGES, "another network"])
+def test_a_change_between_steps_is_noticed(change, wrap):
+    def loss(step):
+        torch.manual_seed(5)
+        return step(**batch(), generator=seeded()).loss.item()
+
+    first = None
+    for steps in (1, 0):
+        torch.manual_seed(3)
+        net, other = noisy(p=0.3, norm=False), noisy(p=0.3, norm=False)
+        step = Step(wrap(net), CrossEntropy() + PiModel() + EntropyMinimization())
+        before = [loss(step) for _ in range(steps)]
+        torch.manual_seed(4)
+        if change is None:
+            step.model = wrap(other)
+        else:
+            change(net)
+        after = loss(step)
+        first = first or after
+        assert after not in before
+    assert after == first
+
+
+def test_hooks_that_take_turns_are_told_apart():
+    step, rows = Step(quiet(), CrossEntropy()), only(batch(), "x", "y")
+    plain = step(**rows).loss.item()
+    calls = []
+    for module in (step.model[0], step.model):
+        hook = module.register_forward_hook(lambda module, given, output: calls.append(module))
+        step(**rows)
+        hook.remove()
+    assert calls == [step.model[0], step.model]
+    backward = step.model.register_full_backward_hook(lambda *_: calls.append("backward"))
+    step(**{**rows, "x": rows["x"].clone().requires_grad_()}).loss.backward()
+    assert calls[-1] == "backward"
+    backward.remove()
+    hook = step.model[0].register_forward_hook(lambda *_: None)
+    step(**rows)
+    hook.remove()
+    insert(step.model, after="0", p=1.0)  # as many hooks as before
+    assert step(**rows).loss.item() != plain
+
+
+def test_copies_do_not_share():
+    step = Step(noisy(), CrossEntropy() + VAdD() + TemporalEnsembling(16, CLASSES))
+    step(**batch())
+    for twin in (copy.deepcopy(step), pickle.loads(pickle.dumps(step))):
+        assert twin.updating == step.updating
+        twin(**batch()).loss.backward()
+        assert step.objective.parts[2][1].seen.tolist() == [1.0] * 16
+        assert twin.objective.parts[2][1].seen.tolist() == [2.0] * 16
+        assert all(parameter.grad is None for parameter in step.parameters())
+
+
+class Alone(nn.Module):
+    """Counts the passes that run at the same time as another one."""
+
+    busy, overlaps = threading.Lock(), 0
+
+    def forward(self, x):
+        free = self.busy.acquire(blocking=False)
+        Alone.overlaps += not free
+        time.sleep(0.002)
+        if free:
+            self.busy.release()
+        return x
+
+
+def test_threads_wait_for_each_other():
+    objective, rows = CrossEntropy() + VAdD() + VAT(noise="shared"), batch()
+    steps = [Step(wrap(nn.Sequential(Alone(), *quiet(0.5))), objective) for wrap in (nn.Sequential, Wrapped)]
+    alone = [step(**rows, generator=seeded()).loss.item() for step in steps]
+    start, found = threading.Barrier(4, timeout=60), [[] for _ in range(4)]
+
+    def losses(step, into):
+        start.wait()
+        for _ in range(3):
+            into.append(step(**rows, generator=seeded()).loss.item())
+
+    threads = [threading.Thread(target=losses, args=(steps[i % 2], found[i])) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [[alone[i % 2]] * 3 for i in range(4)]
+    assert Alone.overlaps == 0
+
+
+def test_the_state_has_the_model_and_what_the_terms_remember():
+    def step():
+        return Step(quiet(), CrossEntropy() + TemporalEnsembling(16, CLASSES) + TemporalEnsembling(16, CLASSES))
+
+    first, second = step(), step()
+    first(**batch())
+    state = first.state_dict()
+    names = [f"model.{name}" for name in first.model.state_dict()]
+    kept = [f"objective.temporal_ensembling{n}.{name}" for n in ("", "_2") for name in ("ensemble", "seen")]
+    assert sorted(state) == sorted(names + kept)
+    second.load_state_dict(copy.deepcopy(state))
+    assert second.state_dict().keys() == state.keys()
+    assert all(torch.equal(second.state_dict()[name], state[name]) for name in state)
+    outer = nn.ModuleDict({"lost": nn.Linear(1, 1), "step": step()})
+    outer.load_state_dict({f"step.{name}": value for name, value in state.items()}, strict=False)
+    assert torch.equal(outer["step"].objective.parts[1][1].ensemble, state[kept[0]])
+
+
+def test_a_state_that_does_not_fit_is_told():
+    step = Step(quiet(), TemporalEnsembling(16, CLASSES))
+    state = step.state_dict()
+    less = {name: value for name, value in state.items() if "seen" not in name}
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\).*objective.temporal_ensembling.seen"):
+        step.load_state_dict(less)
+    assert step.load_state_dict(less, strict=False).missing_keys == ["objective.temporal_ensembling.seen"]
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\).*objective.temporal_ensembling.ensemble"):
+        Step(quiet(), CrossEntropy()).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"\(16, 3\) and \(5, 3\)"):
+        Step(quiet(), TemporalEnsembling(5, CLASSES)).load_state_dict(state)
+
+
+def test_the_step_is_a_module():
+    step = Step(noisy(), CrossEntropy())
+    assert [id(parameter) for parameter in step.parameters()] == [id(p) for p in step.model.parameters()]
+    assert not step.eval().model.training
+    assert step.double().model[0].weight.dtype == torch.float64
+
+
+def test_what_an_objective_measures_is_given_back_when_asked_for():
+    objective = CrossEntropy() + VAdD(delta=0.3) + VAdD(delta=0.1)
+    assert run(noisy(), objective).measures == {}
+    measures = run(noisy(), objective, measure=True).measures
+    assert 0 < measures["vadd_kl/flips"] <= int(0.3 * HIDDEN)
+    assert 0 < measures["vadd_kl_2/flips"] <= int(0.1 * HIDDEN)
+    assert all(not value.requires_grad and value.dim() == 0 for value in measures.values())
+    losses = []
+    for measure in (False, True):
+        torch.manual_seed(4)
+        losses.append(run(noisy(), objective, measure=measure).loss)
+    assert torch.equal(*losses)
+
+
+def distributed():
+    model = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(model)
+    return model
+
+
+REFUSED = {
+    "objective first": (lambda: Step(CrossEntropy(), quiet()), TypeError, "got CrossEntropy and Sequential"),
+    "class of an objective": (lambda: Step(quiet(), CrossEntropy), TypeError, "a network and an objective"),
+    "pass": (lambda: Step(quiet(), CrossEntropy(), updating={"cleen"}), ValueError, r"subset of .* got \['cleen'\]"),
+    "generator": (lambda: Step(quiet(), VAT())(**batch(), generator=0), TypeError, "torch.Generator, got 0"),
+    "rows": (lambda: Step(quiet(), CrossEntropy())(), ValueError, "needs labeled inputs x"),
+    "labels": (lambda: Step(quiet(), AT())(unlabeled=torch.ones(2, FEATURES)), ValueError, "needs label"),
+    "distributed network": (
+        lambda: Step(distributed(), CrossEntropy()),
+        TypeError,
+        r"DistributedDataParallel\(Step\(network, objective\)\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_makes_no_sense_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

@@ -70,8 +70,8 @@ def cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") ->
 def qe(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     """Return the quadratic error: the MEAN over the classes of (t_c − o_c)² on probabilities, ``(B,)``.
 
-    It is a mean and not a sum: the paper's λ = 25 corresponds to 2.5 on a summed squared error. Takes the same arguments
-    as :func:`kl`.
+    It is a mean and not a sum: the paper's λ = 25 corresponds to 2.5 on a summed squared error. It takes the same
+    arguments as :func:`kl`.
     """
     t = _probabilities(target, logits, given)
     return (t - _full(logits).softmax(1)).square().mean(1)

@@ -23,8 +23,8 @@ class TemporalEnsembling(Term):
     """Temporal ensembling, D[z̃, f(x, εs)] with z̃ = Z / (1 − αᵗ) and Z ← αZ + (1 − α) f(x, εs) each time a row is seen.
 
     It takes one pass a step, where the Π model takes two. A row that is seen for the first time counts 0. Under
-    ``torch.distributed`` the updates of all ranks are gathered, so every rank has the same table; ranks must have batches
-    of one size.
+    ``torch.distributed`` the updates of all ranks are gathered, so every rank has the same table; ranks must have
+    batches of one size.
 
     Args:
         examples: N, the number of rows of the data set; the ``index`` of a step points into 0..N-1.

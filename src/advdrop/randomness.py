@@ -21,20 +21,27 @@ class NoiseState(NamedTuple):
     """The state of the CPU's global torch generator and, on an accelerator, of that device's."""
 
     device: torch.device
-    cpu: Tensor
+    cpu: Tensor | None
     accelerator: Tensor | None
 
     def restore(self) -> None:
         """Set the global torch generators to this state."""
-        torch.set_rng_state(self.cpu)
+        if self.cpu is not None:
+            torch.set_rng_state(self.cpu)
         if self.accelerator is not None:
             torch.get_device_module(self.device).set_rng_state(self.accelerator, self.device)
 
     def equals(self, other: NoiseState) -> bool:
         """Return True if both would draw the same numbers."""
+        assert self.cpu is not None
+        assert other.cpu is not None
         if not torch.equal(self.cpu, other.cpu) or (self.accelerator is None) != (other.accelerator is None):
             return False
         return self.accelerator is None or torch.equal(self.accelerator, other.accelerator)  # type: ignore[arg-type]
+
+
+NO_NOISE = NoiseState(torch.device("cpu"), None, None)
+"""Nothing to restore, for a network that draws no noise."""
 
 
 def noise_state(device: torch.device) -> NoiseState:

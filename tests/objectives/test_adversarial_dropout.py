@@ -31,6 +31,7 @@ from small import (
     CLASSES,
     FEATURES,
     HIDDEN,
+    Wrapped,
     batch,
     close,
     gradients,
@@ -158,6 +159,19 @@ def test_shared_noise_is_that_of_the_clean_pass_also_above_the_layer():
     value = values(noisy(norm=False), VAdD(delta=0.0, noise="shared"))
     torch.testing.assert_close(value, torch.zeros_like(value), atol=1e-6, rtol=0)
     assert values(noisy(norm=False), VAdD(delta=0.0)).min() > 1e-6
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["passes together", "passes apart"])
+@pytest.mark.parametrize("noise", ["shared", "independent"])
+@pytest.mark.parametrize("wrap", [nn.Sequential, Wrapped])
+def test_the_search_and_the_adversarial_pass_see_the_same_noise(norm, noise, wrap):
+    class Look(Search):
+        def __call__(self, problem):
+            self.seen = problem.divergence(problem.scale(problem.sampled))
+            return problem.sampled
+
+    look = Look()
+    torch.testing.assert_close(values(wrap(noisy(norm=norm)), VAdD(noise=noise, search=look)), look.seen)
 
 
 def stacked(p=0.5):

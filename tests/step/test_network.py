@@ -55,9 +55,9 @@ class InPlaceLayer(AdversarialDropout):
         return super().forward(h.mul_(0.5))
 
 
-def in_place():
+def in_place(noise=0.2):
     return nn.Sequential(
-        *(nn.Linear(FEATURES, HIDDEN), nn.Dropout(0.2)),
+        *(nn.Linear(FEATURES, HIDDEN), nn.Dropout(noise)),
         *(InPlaceLayer(0.5, 0.3), nn.ReLU(inplace=True), nn.Linear(HIDDEN, CLASSES)),
     )
 
@@ -78,6 +78,7 @@ NETWORKS = {
     "inserted": late_layer,
     "a layer that works in place": in_place,
     "the same, unknown": lambda: Wrapped(in_place()),
+    "the same, without noise below it": lambda: in_place(0.0),
     "other results of the lower part": Marked,
 }
 

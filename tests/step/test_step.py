@@ -26,6 +26,7 @@ from advdrop import (
     VAdD,
 )
 from advdrop.insertion import insert
+from advdrop.step.batch import Batch
 from small import CLASSES, FEATURES, HIDDEN, Wrapped, batch, close, gradients, noisy, only, quiet, run, seeded
 
 Named = namedtuple("Named", ["features", "logits"])
@@ -141,8 +142,14 @@ def test_labeled_and_unlabeled_inputs_of_different_kinds(apart):
         results.append(step(**{**rows, "x": x}, generator=seeded()).loss)
     assert results[0] == results[1] == results[2]
     sequential = Step(model.net, CrossEntropy() + VAdD())
-    for x in (rows["x"], (rows["x"],), rows["x"]):
-        assert sequential(**{**rows, "x": x}, generator=seeded()).loss == results[0]
+    for kind in (
+        {},
+        {"x": (rows["x"],)},
+        {"unlabeled": (rows["unlabeled"],)},
+        {"second_view": (rows["second_view"],)},
+        {},
+    ):
+        assert sequential(**{**rows, **kind}, generator=seeded()).loss == results[0]
 
 
 def test_a_schedule_needs_to_know_the_progress():
@@ -246,15 +253,26 @@ def test_a_change_between_steps_is_noticed(change, wrap):
     assert after == first
 
 
+@pytest.mark.parametrize("make", [lambda: nn.Dropout(0.0), lambda: nn.Dropout(0.5).eval()], ids=["p", "mode"])
+def test_noise_that_is_turned_on_between_steps_is_noticed(make):
+    noise = make()
+    step = Step(nn.Sequential(noise, nn.Linear(FEATURES, CLASSES)), PiModel())
+    rows = only(batch(), "unlabeled")
+    assert step(**rows).loss == 0
+    noise.p, noise.training = 0.5, True
+    assert step(**rows).loss > 1e-4
+
+
 def test_hooks_that_take_turns_are_told_apart():
     step, rows = Step(quiet(), CrossEntropy()), only(batch(), "x", "y")
-    plain = step(**rows).loss.item()
+    step(**rows)
     calls = []
     for module in (step.model[0], step.model):
         hook = module.register_forward_hook(lambda module, given, output: calls.append(module))
         step(**rows)
         hook.remove()
     assert calls == [step.model[0], step.model]
+    step(**rows)
     backward = step.model.register_full_backward_hook(lambda *_: calls.append("backward"))
     step(**{**rows, "x": rows["x"].clone().requires_grad_()}).loss.backward()
     assert calls[-1] == "backward"
@@ -262,13 +280,15 @@ def test_hooks_that_take_turns_are_told_apart():
     hook = step.model[0].register_forward_hook(lambda *_: None)
     step(**rows)
     hook.remove()
-    insert(step.model, after="0", p=1.0)  # as many hooks as before
-    assert step(**rows).loss.item() != plain
+    insert(step.model, after="0")  # as many hooks as before
+    assert len(step.passes(Batch(**rows), (CrossEntropy(),)).clean("labeled").masks) == 2
 
 
 def test_copies_do_not_share():
     step = Step(noisy(), CrossEntropy() + VAdD() + TemporalEnsembling(16, CLASSES))
+    new = len(pickle.dumps(step))
     step(**batch())
+    assert len(pickle.dumps(step)) < new + 100  # nothing of the step itself
     for twin in (copy.deepcopy(step), pickle.loads(pickle.dumps(step))):
         assert twin.updating == step.updating
         twin(**batch()).loss.backward()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 
 import torch
@@ -21,8 +20,7 @@ MaskSource = Callable[["AdversarialDropout", Tensor], Tensor]
 _source: ContextVar[MaskSource | None] = ContextVar("advdrop_mask_source", default=None)
 
 
-@contextmanager
-def use_masks(source: MaskSource) -> Iterator[None]:
+class use_masks:  # noqa: N801 - used like a function
     """Make every AdversarialDropout layer take its mask from ``source``, in training and in evaluation.
 
     >>> import torch
@@ -31,11 +29,15 @@ def use_masks(source: MaskSource) -> Iterator[None]:
     ...     layer(torch.tensor([[3.0, 4.0]]))
     tensor([[3., 0.]])
     """
-    token = _source.set(source)
-    try:
-        yield
-    finally:
-        _source.reset(token)
+
+    def __init__(self, source: MaskSource) -> None:
+        self._masks = source
+
+    def __enter__(self) -> None:
+        self._token = _source.set(self._masks)
+
+    def __exit__(self, *_: object) -> None:
+        _source.reset(self._token)
 
 
 def supplied() -> bool:
@@ -94,11 +96,11 @@ class AdversarialDropout(nn.Module):
         if not self._used_by_step:  # setting an attribute of a module is slow
             self._used_by_step = True
         mask = source(self, h)
-        expected = mask_shape(h.shape, self.granularity)
-        if tuple(mask.shape) != expected:
+        expected = h.shape if self.granularity == "unit" and h.dim() > 1 else mask_shape(h.shape, self.granularity)
+        if mask.shape != expected:
             raise ValueError(
                 f"AdversarialDropout got a mask of shape {tuple(mask.shape)} for an input of shape {tuple(h.shape)} "
-                f"with granularity {self.granularity!r}; expected {expected}"
+                f"with granularity {self.granularity!r}; expected {tuple(expected)}"
             )
         return h * mask.to(h.dtype)
 

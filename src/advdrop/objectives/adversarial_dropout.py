@@ -171,7 +171,7 @@ class AdD(Term):
         return [layer.delta if self.delta is None else self.delta for layer in clean.layers]
 
     def _budget(self, clean: Pass) -> SearchBudget:
-        units = [mask[0].numel() for mask in clean.masks]
+        units = [mask.numel() // len(mask) for mask in clean.masks]
         deltas = self._deltas(clean)
         if self.budget == "shared":
             return int(sum(delta * h for delta, h in zip(deltas, units, strict=True)))

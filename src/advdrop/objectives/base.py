@@ -12,6 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from torch import Tensor
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from advdrop.step.passes import Passes, Repeated, View
 
 Weight = float | Schedule
+
+
+@cache
+def _lower_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z][a-z]{2})", "_", name).lower()
 
 
 class Objective(ABC):
@@ -106,7 +112,7 @@ class Term(Objective):
     @property
     def name(self) -> str:
         """The key of the term in ``Loss.terms``, such as ``cross_entropy``."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z][a-z]{2})", "_", type(self).__name__).lower()
+        return _lower_case(type(self).__name__)
 
     @property
     def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:

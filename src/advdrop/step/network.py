@@ -20,10 +20,10 @@ from torch.nn.utils import parametrize
 
 from advdrop.masks import AdversarialDropout
 from advdrop.masks.layer import MaskSource, use_masks
-from advdrop.randomness import NoiseState, PythonState, borrowed_noise, noise_state, python_state
+from advdrop.randomness import NO_NOISE, NoiseState, PythonState, borrowed_noise, noise_state, python_state
 from advdrop.step.batch_norm import RunningStatistics
 from advdrop.step.tape import Player, Recorder, Restart, Tape
-from advdrop.step.together import all_modules, before_noise, kind
+from advdrop.step.together import all_modules, before_noise, kind, still
 
 MOST_RESTARTS = 3
 """After so many passes that had to start again, a network is not recorded any more."""
@@ -127,6 +127,11 @@ class SequentialNetwork(Network):
         self._remembered: dict[Hashable, Any] = {}
         shared = before_noise(children[:layer])
         self.first, self.rest, self.upper = children[:shared], children[shared:layer], children[layer:]
+        self.draws = not still([*self.rest, *self.upper])
+
+    def noise(self) -> NoiseState:
+        """Return the state of the global generators, or nothing if no module above ``first`` draws from them."""
+        return noise_state(self.device) if self.draws else NO_NOISE
 
     def remember(self, key: Hashable, find: Callable[[], Any]) -> Any:
         """Return what was found for this key before, or find it now. The network is made anew when a module changes."""
@@ -146,9 +151,9 @@ class SequentialNetwork(Network):
     def run_from(self, begun: Tensor, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
         """Run a pass from what :meth:`begin` gave."""
         with self.statistics.updates(update):
-            start = noise_state(self.device)
+            start = self.noise()
             h = through(self.rest, begun)
-            lower = _SequentialLower(self, begun, h, start, noise_state(self.device))
+            lower = _SequentialLower(self, begun, h, start, self.noise())
             version = getattr(h, "_version", None)  # without a layer, h is what the network returns, perhaps no tensor
             with use_masks(masks):
                 output = through(self.upper, h)
@@ -161,10 +166,10 @@ class SequentialNetwork(Network):
 
     def lower_from(self, begun: Tensor, *, update: bool) -> Lower:
         """Run the lower part from what :meth:`begin` gave."""
-        start = noise_state(self.device)
+        start = self.noise()
         with self.statistics.updates(update):
             h = through(self.rest, begun)
-        return _SequentialLower(self, begun, h, start, noise_state(self.device))
+        return _SequentialLower(self, begun, h, start, self.noise())
 
 
 def through(modules: list[nn.Module], x: Any) -> Any:
@@ -186,7 +191,7 @@ class _SequentialLower(Lower):
     def output(self, masks: MaskSource, *, update: bool, repeat: bool) -> Any:
         """Run the upper part."""
         network = self.network
-        before = noise_state(network.device) if repeat or self.spoiled else None
+        before = network.noise() if repeat or self.spoiled else None
         try:
             if self.spoiled:
                 self._recompute()

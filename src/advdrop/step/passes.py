@@ -17,7 +17,7 @@ from torch import Tensor
 
 from advdrop.choices import Noise, PassName
 from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
-from advdrop.randomness import borrowed_noise, mask_generator, noise_state
+from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
 from advdrop.step.network import (
     Inputs,
@@ -197,7 +197,7 @@ class Passes:
         """Return another lower part with new noise, on the second view where there is one."""
         ready = self._joint((self.batch.rows(rows), "adversarial"))
         if isinstance(ready, _SequentialLower):
-            ready.noise = noise_state(self.network.device)  # the noise above goes on from here
+            ready.noise = ready.network.noise()  # the noise above goes on from here
             return ready
         update = "adversarial" in self._updating
         if isinstance(self.network, SequentialNetwork):

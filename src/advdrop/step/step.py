@@ -152,7 +152,8 @@ class Step(nn.Module):
                 value = term.per_example(passes).mean()
             except checks.NonFiniteError as error:
                 raise checks.NonFiniteError(f"{name}: {error}") from None
-            total = weights[name] * value if total is None else total + weights[name] * value
+            part = value if weights[name] == 1.0 else weights[name] * value
+            total = part if total is None else total + part
             terms[name] = value.detach()
             measures.update({f"{name}/{key}": measured for key, measured in passes.take_measures().items()})
         assert total is not None
@@ -216,6 +217,9 @@ class Step(nn.Module):
         return {**self.__dict__, "_known": None}
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def _sign(module: nn.Module) -> tuple[object, ...]:
     """Return what decides how a module is run; a change is noticed in the next step."""
     own = module.__dict__
@@ -227,10 +231,7 @@ def _sign(module: nn.Module) -> tuple[object, ...]:
         own.get("start_dim"),
         own.get("forward"),
         own.get("_compiled_call_impl"),
-        tuple(own["_forward_hooks"]),
-        tuple(own["_forward_pre_hooks"]),
-        tuple(own["_backward_hooks"]),
-        tuple(own["_backward_pre_hooks"]),
+        *[tuple(own[hooks]) if own[hooks] else () for hooks in _HOOKS],
     )
 
 

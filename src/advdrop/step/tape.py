@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, get_default_dtype, is_grad_enabled, is_inference_mode_enabled, nn
 from torch._C import _is_any_autocast_enabled
 from torch._C import _len_torch_dispatch_stack as _dispatch_modes
 from torch._C._autograd import _top_saved_tensors_default_hooks as _saved_tensors_hooks
@@ -288,8 +288,7 @@ class Recorder(TorchFunctionMode):
             if traits.name == "backward":
                 self._cut(0, "backward frees the graph")
         used: list[tuple[_Seen, Tensor]] = []
-        modes = _modes()
-        stored = self._store(func, traits, types, args, kwargs, modes, used) if self._recording else None
+        stored = self._store(func, traits, types, args, kwargs, used) if self._recording else None
         if stored is None:
             self._total += self._below
             return func(*args, **kwargs)
@@ -304,7 +303,7 @@ class Recorder(TorchFunctionMode):
             if tensor._version != seen.version:
                 self._note_change(seen, tensor, index, traits.name)
         if self._recording:
-            self._append(func, traits, stored, modes, output, used)
+            self._append(func, traits, stored, output, used)
         else:  # also if the layer ran inside the call
             self._total += self._below
         return output
@@ -328,10 +327,10 @@ class Recorder(TorchFunctionMode):
         types: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        modes: tuple[Any, ...],
         used: list[tuple[_Seen, Tensor]],
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Return what later arguments are compared with and collect the tensors, or end the recording."""
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]] | None:
+        """Return what later arguments and modes are compared with and collect the tensors, or end the recording."""
+        modes = _modes()
         try:
             if types and not _TYPES.issuperset(types):
                 raise _UnknownError(f"takes a {types[0].__name__}")
@@ -349,14 +348,13 @@ class Recorder(TorchFunctionMode):
                 self._spoil([tensor], "torch did not show how a tensor was changed")
         if traits.random and not self._noise.equals(noise_state(self._device)):
             self._cut(self._noise_position, "torch did not show that random numbers were drawn")
-        return (given, named) if self._recording else None
+        return (given, named, modes) if self._recording else None
 
     def _append(
         self,
         func: Function,
         traits: _Traits,
-        stored: tuple[tuple[Any, ...], dict[str, Any]],
-        modes: tuple[Any, ...],
+        stored: tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]],
         output: Any,
         used: list[tuple[_Seen, Tensor]],
     ) -> None:
@@ -375,19 +373,19 @@ class Recorder(TorchFunctionMode):
         noise = None
         if traits.random:
             self._noise, self._noise_position = noise, _ = noise_state(self._device), index + 1
-        self._calls.append((func, *stored, modes, kept, noise))
+        self._calls.append((func, *stored, kept, noise))
 
     def _stored(self, value: Any, used: list[tuple[_Seen, Tensor]]) -> Any:
         """Return what later arguments are compared with, and collect the tensors."""
+        kind: Any = type(value)
+        if _is_plain(kind):
+            return value
         if isinstance(value, Tensor):
             seen = self._known.get(id(value))
             if seen is None or not seen.is_tensor(value):  # the id may be that of a tensor that is gone
                 seen = self._enter(value, len(self._calls), made=False)
             used.append((seen, value))
             return seen
-        kind: Any = type(value)
-        if _is_plain(kind):
-            return value
         if kind is tuple:
             return tuple([self._stored(item, used) for item in value])
         if kind is dict:
@@ -434,7 +432,7 @@ class Recorder(TorchFunctionMode):
         """Note that a call has changed a tensor in place."""
         aliases = [*self._aliases(tensor), seen]
         # Without gradients, nothing but a custom autograd function should change a tensor that needs one.
-        hidden = seen.requires_grad and not torch.is_grad_enabled()
+        hidden = seen.requires_grad and not is_grad_enabled()
         if hidden or tensor.layout is not torch.strided or not all(alias.made for alias in aliases):
             which = "needs a gradient" if hidden else "existed before the pass"
             self._cut(min(alias.index for alias in aliases), f"{name} changes a tensor that {which}")
@@ -578,10 +576,10 @@ def _modes() -> tuple[Any, ...]:
     return (
         _saved_tensors_hooks(True),
         _transforms(),
-        torch.is_inference_mode_enabled(),
+        is_inference_mode_enabled(),
         _dispatch_modes(),
-        torch.is_grad_enabled(),
-        torch.get_default_dtype(),
+        is_grad_enabled(),
+        get_default_dtype(),
         autocast,
     )
 

@@ -146,18 +146,17 @@ class SequentialNetwork(Network):
 
     def run(self, inputs: Tensor, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
         """Run a whole pass."""
-        return self.run_from(self.begin(inputs), masks, update=update, again=again)
+        del again
+        return self.run_from(self.begin(inputs), masks, update=update)
 
-    def run_from(self, begun: Tensor, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
+    def run_from(self, begun: Tensor, masks: MaskSource, *, update: bool) -> tuple[Lower, Any]:
         """Run a pass from what :meth:`begin` gave."""
         with self.statistics.updates(update):
             start = self.noise()
             h = through(self.rest, begun)
-            lower = _SequentialLower(self, begun, h, start, self.noise())
-            version = getattr(h, "_version", None)  # without a layer, h is what the network returns, perhaps no tensor
+            lower = _SequentialLower(self, h, start, self.noise())
             with use_masks(masks):
                 output = through(self.upper, h)
-        lower.spoiled = again and getattr(h, "_version", None) != version
         return lower, output
 
     def lower(self, inputs: Tensor, *, update: bool) -> Lower:
@@ -169,7 +168,7 @@ class SequentialNetwork(Network):
         start = self.noise()
         with self.statistics.updates(update):
             h = through(self.rest, begun)
-        return _SequentialLower(self, begun, h, start, self.noise())
+        return _SequentialLower(self, h, start, self.noise())
 
 
 def through(modules: list[nn.Module], x: Any) -> Any:
@@ -180,43 +179,22 @@ def through(modules: list[nn.Module], x: Any) -> Any:
 
 
 class _SequentialLower(Lower):
-    """h, and how to compute it again if the upper part changes it in place."""
+    """h, which nothing above it changes in place: the upper part begins with the layer, and that makes a new tensor."""
 
-    def __init__(
-        self, network: SequentialNetwork, begun: Tensor | None, h: Tensor, start: NoiseState, noise: NoiseState
-    ) -> None:
-        self.network, self.begun, self.h, self.start, self.noise = network, begun, h, start, noise
-        self.spoiled = False
+    def __init__(self, network: SequentialNetwork, h: Tensor, start: NoiseState, noise: NoiseState) -> None:
+        self.network, self.h, self.start, self.noise = network, h, start, noise
 
     def output(self, masks: MaskSource, *, update: bool, repeat: bool) -> Any:
         """Run the upper part."""
         network = self.network
-        before = network.noise() if repeat or self.spoiled else None
+        before = network.noise() if repeat else NO_NOISE
         try:
-            if self.spoiled:
-                self._recompute()
             if repeat:
                 self.noise.restore()
-            elif before is not None:
-                before.restore()
-            version = self.h._version
             with network.statistics.updates(update), use_masks(masks):
-                output = through(network.upper, self.h)
+                return through(network.upper, self.h)
         finally:
-            if repeat and before is not None:
-                before.restore()
-        self.spoiled = self.h._version != version
-        return output
-
-    def _recompute(self) -> None:
-        if self.begun is None:
-            raise ValueError(
-                "the network above the AdversarialDropout layer changes its input in place, so it cannot run again on "
-                "the same units; use inplace=False in its first module"
-            )
-        self.start.restore()
-        with self.network.statistics.updates(False):
-            self.h = through(self.network.rest, self.begun)
+            before.restore()
 
 
 class AnyNetwork(Network):
@@ -440,7 +418,8 @@ def network_of(
     if children is not None and not _has_any_global_hook():
         holders = [i for i, child in enumerate(children) if contains_layer(child)]
         layer = holders[0] if holders else len(children)
-        if (not holders or isinstance(children[layer], AdversarialDropout)) and all(map(_stateless, children[:layer])):
+        plain = not holders or (isinstance(children[layer], AdversarialDropout) and kind(children[layer]) is not None)
+        if plain and all(map(_stateless, children[:layer])):
             return SequentialNetwork(model, children, layer, device, statistics)
     return AnyNetwork(model, device, statistics, taped)
 

@@ -268,7 +268,7 @@ class Passes:
         masks, update = SampledMasks(self.generator), name in self._updating
         if isinstance(self.network, SequentialNetwork):
             start = self._begin(inputs) if begun else self.network.begin(inputs)
-            lower, output = self.network.run_from(start, masks, update=update, again=again)
+            lower, output = self.network.run_from(start, masks, update=update)
         else:
             lower, output = self.network.run(inputs, masks, update=update, again=again)
         return Pass(lower, tuple(masks.layers), tuple(masks.masks), self._logits(output))
@@ -302,14 +302,14 @@ class Passes:
         start = network.lower_from(begun, update=True)
         assert isinstance(start, _SequentialLower)
         h, *lowers = start.h.split([rows_above, *sizes[len(whole) :]])
-        joint = _SequentialLower(network, None, h, start.start, start.noise)
+        joint = _SequentialLower(network, h, start.start, start.noise)
         logits = self._logits(joint.output(masks, update=True, repeat=False))
         parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
         for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
-            lower = _SequentialLower(network, None, own_h, start.start, start.noise)
+            lower = _SequentialLower(network, own_h, start.start, start.noise)
             self._ready[key].append(Pass(lower, tuple(masks.layers), tuple(own_masks), own_logits))
         for key, own_h in zip(under, lowers, strict=True):
-            self._ready[key].append(_SequentialLower(network, None, own_h, start.start, start.noise))
+            self._ready[key].append(_SequentialLower(network, own_h, start.start, start.noise))
 
     def _separable(self, network: SequentialNetwork) -> tuple[list[tuple[Rows, View]], list[tuple[Rows, View]]]:
         """Return the passes that can run as one batch, whole ones and lower parts.

@@ -398,6 +398,14 @@ def test_it_runs_once_for_passes_apart_too(apart):
     assert convolutions.rows == [X] * 7
 
 
+def test_what_is_shared_is_computed_again_if_it_was_changed_in_place(apart):
+    model, rows = nn.Sequential(nn.Linear(FEATURES, CLASSES)), only(batch(), "unlabeled")
+    terms = run(model, PiModel() + EntropyMinimization(), rows, logits=lambda output: output.mul_(2.0)).terms
+    assert terms["pi_model"] == 0
+    expected = run(model, EntropyMinimization(), rows, logits=lambda output: 2.0 * output).loss
+    torch.testing.assert_close(terms["entropy_minimization"], expected.detach())
+
+
 @pytest.mark.parametrize("lower", [Dropout, nn.Dropout, GaussianNoise])
 def test_joined_passes_of_the_same_rows_see_different_noise(lower, rows_of):
     model, rows = dropping(lower=lower), only(batch(), "unlabeled")

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advdrop import (
+    VAT,
     CrossEntropy,
     Exhaustive,
     FirstOrder,
@@ -313,6 +314,14 @@ def test_shared_noise_leaves_no_trace_in_the_generators(name, reuse):
         losses(ZOO[name].build(), objective, reuse, steps=1)
         found.append((torch.rand(()).item(), random.random(), np.random.rand()))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["sequential_python_noise_above", "StochasticDepth", "StochasticDepthPython"])
+@pytest.mark.parametrize("noise", ["shared", "independent"])
+def test_perturbed_inputs_meet_the_same_noise(name, noise):
+    one, other = twins(ZOO[name].build)
+    objective = CrossEntropy() + VAT(epsilon=0.5, noise=noise)
+    assert losses(one, objective, True) == losses(other, objective, False)
 
 
 def test_labeled_and_unlabeled_rows_have_tapes_of_their_own():

@@ -473,6 +473,25 @@ def sequential_inserted():
 
 
 @kind("whole")
+def sequential_python_noise_above():
+    class Noise(nn.Module):
+        def forward(self, h):
+            return h * random.random() + np.random.rand()
+
+    net = chain(nn.Linear(FEATURES, HIDDEN), nn.Tanh())
+    net.insert(3, Noise())
+    return net
+
+
+@kind("whole")
+def sequential_in_place_above():
+    """A hook of the layer changes its input in place."""
+    net = chain(nn.Linear(FEATURES, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Linear(HIDDEN, HIDDEN))
+    net[3].register_forward_pre_hook(lambda module, given: (given[0].mul_(1.5),))
+    return net
+
+
+@kind("whole")
 def sequential_skip():
     """A module below keeps what a module above takes."""
 

@@ -19,7 +19,6 @@ WIDE = 16_384
 """The number of units from which grouping is faster (``benchmarks/search.py`` measures it)."""
 
 
-@torch.no_grad()
 def flip_mask(
     mask: Tensor, jacobian: Tensor, budget: Budget, *, order: Order = "largest", ties: Ties = "exact"
 ) -> Tensor:

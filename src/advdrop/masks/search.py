@@ -31,7 +31,7 @@ class MaskProblem:
 
     Args:
         divergence: D of each example ``(B,)``, as a function of what the units are multiplied with.
-        sampled: εs, one ``(B, *H)`` per layer.
+        sampled: εs, one ``(B, *H)`` of 0 and 1 per layer (not checked: the layers sample it).
         budget: the number of flips allowed, one int shared by the layers or one for each.
         scale: turns masks of 0 and 1 into what the units are multiplied with (see ``scale_mask``).
         generator: the source of randomness, for searches that need it.

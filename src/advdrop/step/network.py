@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -57,6 +57,9 @@ class Lower(ABC):
     start: NoiseState
     """The noise at the start of the pass."""
 
+    python: PythonState | None
+    """Python's and numpy's noise at the start of the pass, or None if nothing draws from it."""
+
     @abstractmethod
     def output(self, masks: MaskSource, *, update: bool, repeat: bool) -> Any:
         """Run the upper part and return what the network returns.
@@ -80,8 +83,6 @@ class Network(ABC):
 
     def __init__(self, model: nn.Module, device: torch.device, statistics: RunningStatistics) -> None:
         self.model, self.device, self.statistics = model, device, statistics
-        self.differentiated = True
-        """Whether gradients are on where the step is called."""
 
     @abstractmethod
     def run(self, inputs: Inputs, masks: MaskSource, *, update: bool, again: bool) -> tuple[Lower, Any]:
@@ -100,8 +101,22 @@ class Network(ABC):
 
     def repeat(self, inputs: Inputs, masks: MaskSource, lower: Lower, *, update: bool) -> Any:
         """Run a whole pass on other inputs with the noise of an earlier pass, without a trace in the generators."""
-        with self.statistics.updates(update), borrowed_noise(self.device, lower.start), use_masks(masks):
+        noise = borrowed_noise(self.device, lower.start)
+        with self.statistics.updates(update), noise, _python_noise(lower.python), use_masks(masks):
             return call(self.model, inputs)
+
+
+@contextmanager
+def _python_noise(start: PythonState | None) -> Iterator[None]:
+    """Start Python's and numpy's noise from here, if anywhere; on exit, restore the state from before the block."""
+    before = None if start is None else python_state()
+    try:
+        if start is not None:
+            start.restore()
+        yield
+    finally:
+        if before is not None:
+            before.restore()
 
 
 class SequentialNetwork(Network):
@@ -128,6 +143,7 @@ class SequentialNetwork(Network):
         shared = before_noise(children[:layer])
         self.first, self.rest, self.upper = children[:shared], children[shared:layer], children[layer:]
         self.draws = not still([*self.rest, *self.upper])
+        self.python_draws = not all(map(_stateless, self.upper))
 
     def noise(self) -> NoiseState:
         """Return the state of the global generators, or nothing if no module above ``first`` draws from them."""
@@ -154,7 +170,7 @@ class SequentialNetwork(Network):
         with self.statistics.updates(update):
             start = self.noise()
             h = through(self.rest, begun)
-            lower = _SequentialLower(self, h, start, self.noise())
+            lower = SequentialLower(self, h, start, self.noise())
             with use_masks(masks):
                 output = through(self.upper, h)
         return lower, output
@@ -168,7 +184,7 @@ class SequentialNetwork(Network):
         start = self.noise()
         with self.statistics.updates(update):
             h = through(self.rest, begun)
-        return _SequentialLower(self, h, start, self.noise())
+        return SequentialLower(self, h, start, self.noise())
 
 
 def through(modules: list[nn.Module], x: Any) -> Any:
@@ -178,11 +194,12 @@ def through(modules: list[nn.Module], x: Any) -> Any:
     return x
 
 
-class _SequentialLower(Lower):
+class SequentialLower(Lower):
     """h, which nothing above it changes in place: the upper part begins with the layer, and that makes a new tensor."""
 
     def __init__(self, network: SequentialNetwork, h: Tensor, start: NoiseState, noise: NoiseState) -> None:
         self.network, self.h, self.start, self.noise = network, h, start, noise
+        self.python = python_state() if network.python_draws else None
 
     def output(self, masks: MaskSource, *, update: bool, repeat: bool) -> Any:
         """Run the upper part."""
@@ -191,7 +208,8 @@ class _SequentialLower(Lower):
         try:
             if repeat:
                 self.noise.restore()
-            with network.statistics.updates(update), use_masks(masks):
+            python = _python_noise(self.python if repeat else None)
+            with network.statistics.updates(update), python, use_masks(masks):
                 return through(network.upper, self.h)
         finally:
             before.restore()
@@ -231,16 +249,6 @@ class AnyNetwork(Network):
         """Prepare the lower part; it runs with the first upper part."""
         return _AnyLower(self, inputs, update)
 
-    def repeat(self, inputs: Inputs, masks: MaskSource, lower: Lower, *, update: bool) -> Any:
-        """Run a whole pass on other inputs; Python's and numpy's random numbers are repeated, too."""
-        assert isinstance(lower, _AnyLower)
-        before = python_state()
-        try:
-            lower.python.restore()
-            return super().repeat(inputs, masks, lower, update=update)
-        finally:
-            before.restore()
-
 
 class _AnyLower(Lower):
     """The inputs and the noise of a pass, and tapes of its lower part once it has run."""
@@ -248,7 +256,6 @@ class _AnyLower(Lower):
     def __init__(self, network: AnyNetwork, inputs: Inputs, update: bool) -> None:
         self.network, self.inputs, self.update = network, inputs, update
         self.tapes: dict[bool, Tape | None] = {}  # with and without gradients
-        self.python: PythonState
         self.ran = False
 
     def output(self, masks: MaskSource, *, update: bool, repeat: bool, again: bool = True) -> Any:
@@ -314,7 +321,8 @@ class _AnyLower(Lower):
     def _rewind(self) -> None:
         """Restore the noise of the start."""
         self.start.restore()
-        self.python.restore()
+        if self.python is not None:
+            self.python.restore()
 
     def _record(self, masks: MaskSource, below: bool, above: bool, reached: Callable[[], None] | None = None) -> Any:
         """Run the network and record its lower part for later passes in the same grad mode."""

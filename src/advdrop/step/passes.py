@@ -23,8 +23,8 @@ from advdrop.step.network import (
     Inputs,
     Lower,
     Network,
+    SequentialLower,
     SequentialNetwork,
-    _SequentialLower,
 )
 from advdrop.step.together import rowwise, still
 
@@ -196,7 +196,7 @@ class Passes:
     def lower_again(self, rows: Rows) -> Lower:
         """Return another lower part with new noise, on the second view where there is one."""
         ready = self._joint((self.batch.rows(rows), "adversarial"))
-        if isinstance(ready, _SequentialLower):
+        if isinstance(ready, SequentialLower):
             ready.noise = ready.network.noise()  # the noise above goes on from here
             return ready
         update = "adversarial" in self._updating
@@ -300,16 +300,16 @@ class Passes:
         else:
             begun = network.begin(torch.cat(inputs))
         start = network.lower_from(begun, update=True)
-        assert isinstance(start, _SequentialLower)
+        assert isinstance(start, SequentialLower)
         h, *lowers = start.h.split([rows_above, *sizes[len(whole) :]])
-        joint = _SequentialLower(network, h, start.start, start.noise)
+        joint = SequentialLower(network, h, start.start, start.noise)
         logits = self._logits(joint.output(masks, update=True, repeat=False))
         parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
         for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
-            lower = _SequentialLower(network, own_h, start.start, start.noise)
+            lower = SequentialLower(network, own_h, start.start, start.noise)
             self._ready[key].append(Pass(lower, tuple(masks.layers), tuple(own_masks), own_logits))
         for key, own_h in zip(under, lowers, strict=True):
-            self._ready[key].append(_SequentialLower(network, own_h, start.start, start.noise))
+            self._ready[key].append(SequentialLower(network, own_h, start.start, start.noise))
 
     def _separable(self, network: SequentialNetwork) -> tuple[list[tuple[Rows, View]], list[tuple[Rows, View]]]:
         """Return the passes that can run as one batch, whole ones and lower parts.

@@ -164,7 +164,6 @@ class Step(nn.Module):
     ) -> Passes:
         """Return the passes of one step for these terms; :meth:`forward` does so by itself."""
         network = self._network(batch)
-        network.differentiated = torch.is_grad_enabled()
         return Passes(network, batch, self._logits, generator, self.updating, plan_of(terms), measure)
 
     def _network(self, batch: Batch) -> Network:

@@ -7,13 +7,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from sklearn import datasets
 from sklearn.utils import Bunch
 
 from advdrop.lab.cli import studies
 from advdrop.lab.cli.main import main
 from advdrop.lab.records.measurement import measurements, read_measurement
 from advdrop.lab.studies import autoencoders, paths
-from sklearn import datasets
 
 
 @pytest.fixture(autouse=True)

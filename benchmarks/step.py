@@ -75,6 +75,14 @@ def transformer() -> Transformer:
     return insert(Transformer(), after="pool", p=0.5, delta=0.05)
 
 
+def transformer_frozen() -> Transformer:
+    """The same with only its classifier trained, so that nothing below has to be kept for the backward pass."""
+    network = transformer()
+    network.requires_grad_(False)
+    network.classifier.requires_grad_(True)
+    return network
+
+
 class Network(NamedTuple):
     """A network, one of its inputs, and the methods that it is timed with."""
 
@@ -91,6 +99,9 @@ NETWORKS = {
         transformer,
         lambda rows: torch.randint(1000, (rows, 64)),
         ("plain", "vadd shared", "vadd independent", "pi", "plain by hand"),
+    ),
+    "transformer_frozen": Network(
+        transformer_frozen, lambda rows: torch.randint(1000, (rows, 64)), ("plain", "vadd shared", "vadd independent")
     ),
 }
 
@@ -114,6 +125,7 @@ CASES = [
     Case("mnist_cnn", 128, "bf16"),
     Case("mlp", 64, "contiguous"),
     Case("transformer", 16, "contiguous"),
+    Case("transformer_frozen", 16, "contiguous"),
 ]
 SHOWN = [CASES[0], CASES[3]]
 """The cases of the README's table: what the engine chooses by itself here."""
@@ -195,7 +207,7 @@ def measure(case: Case, repeats: int, memory: bool) -> list[dict[str, Any]]:
             "share_of_peak_percent": round(100 * rate / peak, 1),
             "threads": torch.get_num_threads(),
         }
-        if memory and case in SHOWN:
+        if memory and (case in SHOWN or case.network.startswith("transformer")):
             ratios["peak_memory_mb"] = peak_memory(case, method)
         rows.append({**case._asdict(), "method": method, **row, **ratios})
     return rows

@@ -107,7 +107,7 @@ def __getattr__(name: str) -> Any:
             raise ImportError(
                 f"{name} needs {error.name}, which is not installed; pip install 'advdrop[sklearn]'"
             ) from None
-        globals()[name] = value  # also where a module has the name of its function
+        globals()[name] = value  # the next access does not call this function
         return value
     if name in {module.split(".")[0] for module in _HOME} | {"lab"}:
         return import_module(f"advdrop.{name}")

@@ -1,8 +1,8 @@
-"""Checks of arguments, with error messages that show the value and the way out.
+"""Checks of arguments, with error messages that show the value and say what to do.
 
-Shapes and types are always checked, because that costs nothing. To check values (NaN, labels out of range, an all-zero
-Jacobian), the program has to wait for the device. So values are always checked on the CPU, and on an accelerator in the
-first few steps and on request.
+Shapes and types are always checked, because that takes almost no time. To check values (NaN, labels out of range, an
+all-zero Jacobian), the program has to wait for the device. So values are always checked on the CPU, but on an
+accelerator only in the first few steps, or if :func:`value_checks` asks for it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def finite(name: str, tensor: Tensor) -> None:
     """Raise an error that names the examples with a NaN or an infinity, if value checks are due."""
     if not due(name, tensor):
         return
-    # The sum is finite only if every element is; it may also overflow, so a second look decides.
+    # The sum is finite only if every element is. It may also overflow, so then every element is checked.
     if not math.isfinite(tensor.sum().item()) and not bool(tensor.isfinite().all()):
         bad = (~tensor.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")

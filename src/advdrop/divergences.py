@@ -1,6 +1,6 @@
 """D[target, output]: the divergence of a network's output from a target, for each example.
 
-The output is always logits ``(B, C)``. The target is logits, probabilities or labels::
+The output is logits ``(B, C)``, except for :func:`mse`. The target is logits, probabilities or labels::
 
     kl(clean_logits, logits)
     kl(ensemble_probabilities, logits, given="probabilities")

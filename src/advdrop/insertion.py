@@ -1,7 +1,7 @@
 """Put AdversarialDropout layers into a network that was written without them, and take them out again.
 
 A layer is a forward hook: the network keeps its class, its attributes, its arguments and the keys of its
-``state_dict``. In evaluation mode the hook does nothing, so an exported network has no trace of it.
+``state_dict``. In evaluation mode the hook does nothing, so an exported network does not contain the layer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from advdrop.suggest import did_you_mean
 Model = TypeVar("Model", bound=nn.Module)
 
 KEY: Any = "advdrop"
-"""The key of the hook in its module. Torch numbers hooks anew in each process, and would give away a number that came
-with a pickle; a place has only one layer, so that it needs no number."""
+"""The key of the hook in its module. Torch uses numbers as keys and counts from the start in each process, so it could
+give the number of an unpickled hook to another hook. A name is safe: a module has at most one inserted layer."""
 
 Part = int | str | None
 """Where in the output of a module the units are: a position in a tuple, a key of a dict; None if it is a tensor."""
@@ -64,7 +64,7 @@ class InsertedLayer:
 
     @property
     def __name__(self) -> str:
-        """What ``torch.jit.script`` asks for before it compiles a hook, which it could not do."""
+        """Raise an error: ``torch.jit.script`` reads this before it compiles a hook, and it cannot compile this one."""
         raise RuntimeError(
             "torch.jit.script cannot compile an inserted AdversarialDropout layer; call advdrop.remove(network) first, "
             "or use torch.jit.trace, torch.export or ONNX in evaluation mode, which leave the layer out"
@@ -83,20 +83,19 @@ def insert(
 ) -> Model:
     """Insert an AdversarialDropout layer behind one or more modules of a network, in place.
 
-    The network keeps its class, attributes, arguments and ``state_dict`` keys; a checkpoint from before fits during and
-    after. :func:`remove` takes the layers out.
+    The network keeps its class, attributes, arguments and ``state_dict`` keys, so the same checkpoint fits the network
+    with and without the layers. :func:`remove` takes the layers out.
 
     Args:
         network: any network.
         after: the dotted name of the module, or several; :func:`places` lists them. A module inside another one may be
             named as well. A module that runs twice in a pass gets a mask for each run.
-        p: DROP probability of the sampled mask. With 0, and without other noise between the passes, VAdD has nothing to
-            search with.
+        p: DROP probability of the sampled mask. With 0, and without other noise, the Jacobian of VAdD is zero; then
+            use ``search=Probe()``.
         delta: δ, the share of the units that may be flipped.
         scale: see :class:`advdrop.AdversarialDropout`.
         granularity: masks of each ``"unit"``, ``"channel"`` (convolutions) or ``"feature"`` (sequences).
-        part: which part of the module's output has the units, if that is a tuple (0 for the output of an LSTM) or a
-            dict.
+        part: which part of the module's output has the units, if the output is a tuple (0 for an LSTM) or a dict.
 
     Returns:
         The same network.
@@ -147,7 +146,7 @@ def adversarial_layers(network: nn.Module) -> list[AdversarialDropout]:
 
 
 def _replaced(output: Any, part: int | str, value: Tensor) -> Any:
-    """Return what a module returned, with another part."""
+    """Return a copy of the output of a module, with ``value`` as this part."""
     if isinstance(output, tuple | list):
         items = [*output]
         items[part] = value  # type: ignore[index]
@@ -209,7 +208,7 @@ def places(network: nn.Module, *args: Any, **kwargs: Any) -> list[Place]:
 
 @contextmanager
 def _watched(network: nn.Module, found: dict[str, Place]) -> Iterator[None]:
-    """Make each module note what it returns."""
+    """Record what each module returns inside the block."""
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def note(module: nn.Module, given: Any, output: Any) -> None:

@@ -1,6 +1,6 @@
-"""Two bundles of the choices that the paper leaves open.
+"""Two sets of the choices that the paper leaves open.
 
-``PAPER`` follows the text, with its evident slips repaired; ``AUTHORS`` follows the authors' released code::
+``PAPER`` follows the text, with its evident mistakes corrected. ``AUTHORS`` follows the authors' released code::
 
     preset = AUTHORS
     layer = preset.layer(p=0.0, delta=0.05)
@@ -25,12 +25,12 @@ class Preset:
     """The open choices of the method.
 
     Args:
-        name: what to call it in a record.
+        name: its name in the record of a run.
         order: the order in which gains are taken (see ``flip_mask``).
         ties: what happens to equal gains (see ``flip_mask``).
         scale: the scale of a flipped mask (see ``scale_mask``).
         reversed_search: whether VAdD with KL searches with KL(perturbed ‖ clean) instead of KL(clean ‖ perturbed).
-        entropy: the weight, never ramped, of entropy minimization in every semi-supervised method.
+        entropy: the constant weight of entropy minimization in every semi-supervised method.
         updating: the passes that update running batch-norm statistics.
     """
 
@@ -60,7 +60,7 @@ class Preset:
         return FirstOrder(order=self.order, ties=self.ties)
 
     def complete(self, objective: Objective) -> Objective:
-        """Add to a semi-supervised objective what this preset adds to every one of them."""
+        """Return a semi-supervised objective with the entropy term of this preset, if it has one."""
         return objective + self.entropy * EntropyMinimization() if self.entropy else objective
 
 

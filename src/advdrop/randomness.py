@@ -1,7 +1,7 @@
 """The global random generators: save, restore and seed them.
 
-torch's own noise layers draw from global generators. Two passes see the same noise if both start from the same state. A
-pass that must not disturb the caller restores the state afterwards.
+Layers such as ``nn.Dropout`` draw their noise from global generators. Two passes have the same noise if both start from
+the same state. A pass that must not change the random numbers of the caller restores the state afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NoiseState(NamedTuple):
 
 
 NO_NOISE = NoiseState(torch.device("cpu"), None, None)
-"""Nothing to restore, for a network that draws no noise."""
+"""The state of a network that draws no noise: there is nothing to restore."""
 
 
 def noise_state(device: torch.device) -> NoiseState:
@@ -92,8 +92,8 @@ def borrowed_noise(device: torch.device, start: NoiseState | None = None) -> Ite
 def mask_generator(device: torch.device) -> torch.Generator:
     """Return a generator for masks, seeded by one draw from the global generator.
 
-    Masks have a stream of their own, so that supplying a mask does not shift the noise of the layers above. Ranks with
-    the same global seed get different masks.
+    Masks have their own generator, so that drawing a mask does not change the noise of the layers above. Ranks with the
+    same global seed get different masks.
     """
     seed = int(torch.randint(2**62, ()))
     if torch.distributed.is_available() and torch.distributed.is_initialized():

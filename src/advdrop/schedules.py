@@ -16,7 +16,7 @@ Schedule = Callable[[float], float]
 
 
 def ramp_up(progress: float, over: float) -> float:
-    """Return the Gaussian ramp-up exp(−5(1 − T)²), T going from 0 to 1 over the first ``over`` of the training.
+    """Return the Gaussian ramp-up exp(−5(1 − T)²), where T goes from 0 to 1 while progress goes from 0 to ``over``.
 
     >>> [round(ramp_up(t, over=0.3), 4) for t in (0.0, 0.15, 0.3, 1.0)]
     [0.0067, 0.2865, 1.0, 1.0]
@@ -27,7 +27,7 @@ def ramp_up(progress: float, over: float) -> float:
 
 
 def ramp_down(progress: float, over: float) -> float:
-    """Return the Gaussian ramp-down exp(−12.5 T²), T going from 0 to 1 over the last ``over`` of the training.
+    """Return the Gaussian ramp-down exp(−12.5 T²), where T goes from 0 to 1 while progress goes from 1 − ``over`` to 1.
 
     This is exp(−(0.5·e)²/50) in the code of temporal ensembling, with e = 50·T epochs.
 
@@ -49,7 +49,7 @@ def learning_rate(progress: float, maximum: float, up: float, down: float) -> fl
 
 
 def adam_beta1(progress: float, down: float, start: float = 0.9, end: float = 0.5) -> float:
-    """Return Adam's β1: from ``start`` to ``end`` as r·start + (1 − r)·end, r being the ramp-down.
+    """Return Adam's β1: r·start + (1 − r)·end, where r is the ramp-down.
 
     >>> adam_beta1(0.0, down=50 / 300), round(adam_beta1(1.0, down=50 / 300), 3)
     (0.9, 0.5)
@@ -60,7 +60,7 @@ def adam_beta1(progress: float, down: float, start: float = 0.9, end: float = 0.
 
 @dataclass(frozen=True)
 class Ramp:
-    """A schedule λ(t) that ramps up to ``maximum`` over the first ``over`` of the training.
+    """A schedule λ(t) that grows to ``maximum`` while progress goes from 0 to ``over``, see :func:`ramp_up`.
 
     Multiply an objective by it: ``CrossEntropy() + Ramp(30.0, over=0.3) * VAdD(divergence=qe)``.
 

@@ -13,6 +13,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     ' (did you mean vadd-kl?)'
     """
     known = list(known)
-    longer = [name for name in known if word and name.startswith(word)]  # an unfinished word comes first
+    longer = [name for name in known if word and name.startswith(word)]  # a name that begins with the word is preferred
     found = longer or difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {found[0]}?)" if found else ""

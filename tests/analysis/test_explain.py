@@ -10,7 +10,7 @@ from advdrop.analysis.explain import Explanation, explain
 from advdrop.divergences import kl, qe
 from advdrop.insertion import insert
 from advdrop.masks import AdversarialDropout, FirstOrder, flip_mask
-from advdrop.objectives import VAdD
+from advdrop.objectives import SAdD, VAdD
 
 
 def below():
@@ -70,6 +70,13 @@ def test_an_inserted_layer_gives_the_same_explanation(x):
     assert explain(inserted, x, seed=3) == found
     with torch.no_grad():
         assert explain(inserted.train(), x, seed=3) == found
+
+
+def test_a_term_tells_what_its_target_is(x):
+    assert explain(network(), x, label=2, term=SAdD()).target == "the label 2"
+    assert explain(network(), x, label=2, term=VAdD()).target == "the network's own clean output"
+    with pytest.raises(ValueError, match="needs the label"):
+        explain(network(), x, term=SAdD())
 
 
 def test_the_same_seed_is_the_same_mask(x):

@@ -299,6 +299,16 @@ def test_a_delta_too_small_for_the_layer_is_told_once():
     run(quiet(0.5), term)
 
 
+@pytest.mark.parametrize(
+    ("budget", "message"), [("layer", "delta=0.15 of 6 units allows"), ("shared", r"delta=0\.059.* of 16 units allows")]
+)
+def test_the_warning_is_true_for_several_layers(budget, message):
+    layers = AdversarialDropout(0.5, 0.005), AdversarialDropout(0.5, 0.15)
+    net = nn.Sequential(nn.Linear(FEATURES, 10), layers[0], nn.Linear(10, 6), layers[1], nn.Linear(6, CLASSES))
+    with pytest.warns(UserWarning, match=message):
+        run(net, VAdD(budget=budget))
+
+
 REFUSED = {
     "delta": (lambda: VAdD(delta=1.5), ValueError, "delta must be in .*1.5"),
     "delta type": (lambda: VAdD(delta="a"), TypeError, "delta must be a number"),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -358,7 +359,7 @@ def test_a_state_that_does_not_fit_is_told():
     assert step.load_state_dict(less, strict=False).missing_keys == ["objective.temporal_ensembling.seen"]
     with pytest.raises(RuntimeError, match=r"Unexpected key\(s\).*objective.temporal_ensembling.ensemble"):
         Step(quiet(), CrossEntropy()).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"\(16, 3\) and \(5, 3\)"):
+    with pytest.raises(RuntimeError, match=r"\(16, 3\) and \(5, 3\)"):
         Step(quiet(), TemporalEnsembling(5, CLASSES)).load_state_dict(state)
 
 
@@ -381,6 +382,24 @@ def test_what_an_objective_measures_is_given_back_when_asked_for():
         torch.manual_seed(4)
         losses.append(run(noisy(), objective, measure=measure).loss)
     assert torch.equal(*losses)
+
+
+def test_a_global_hook_that_comes_later_runs_as_in_full_passes():
+    def note(seen, module, *_):
+        seen.append(type(module).__name__)
+
+    calls = []
+    for reuse in (True, False):
+        step = Step(quiet(), CrossEntropy() + SAdD(), reuse=reuse)
+        step(**only(batch(), "x", "y"))
+        seen = []
+        hook = nn.modules.module.register_module_forward_hook(partial(note, seen))
+        try:
+            step(**only(batch(), "x", "y"))
+        finally:
+            hook.remove()
+        calls.append([name for name in seen if name == "Sequential"])
+    assert calls[0] == calls[1] != []
 
 
 def distributed():

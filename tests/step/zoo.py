@@ -332,7 +332,7 @@ class Threads(Net):
         return torch.cat(parts)
 
 
-@kind("little", why="code that torch does not show")
+@kind("little", why="a computation that torch does not report")
 class ThreadsInPlace(Net):
     """A thread reads a tensor before it is changed in place."""
 
@@ -343,7 +343,7 @@ class ThreadsInPlace(Net):
         return self.second(h.relu_()) * mean
 
 
-@kind("little", why="code that torch does not show")
+@kind("little", why="a computation that torch does not report")
 class ThreadsInFrozen(Net):
     def lower(self, x):
         with torch.no_grad():
@@ -1544,7 +1544,7 @@ class CustomFrozen(Net):
             return Exp.apply(self.first(x)).sin()
 
 
-@kind("little", why="torch did not show|code that torch does not show")
+@kind("little", why="torch does not report")
 class CustomFrozenInPlace(Net):
     def lower(self, x):
         with torch.no_grad():
@@ -1787,7 +1787,7 @@ class ScriptedInPlace(Net):
         return h + side
 
 
-@kind("little", why="code that torch does not show")
+@kind("little", why="a computation that torch does not report")
 class ScriptedReadsBeforeChange(Net):
     def lower(self, x):
         with torch.no_grad():

@@ -49,13 +49,14 @@ class Audit:
         budgets: the numbers of units that may be lost; 0 first.
         worst: for each budget, the accuracy in percent without the worst units that were found. The true worst case is
             at most this.
-        certain: for each budget, the percentage of examples that are certainly right whatever units are lost. The true
-            worst case is at least this. Equal to ``worst`` if the audit is exact.
+        certain: for each budget, the percentage of examples that are certainly right, whichever units are lost. The
+            true worst case is at least this. It equals ``worst`` if the audit is exact.
         random: for each budget, the accuracy in percent without random units, averaged over the draws.
         exact: whether ``fewest`` and ``at_least`` are exact rather than bounds.
         fewest: for each example, the smallest number of lost units that was found to change its prediction; 0 if the
             prediction is wrong already, None if none was found within the largest budget.
-        at_least: for each example, a number of units; the loss of fewer units certainly leaves its prediction right.
+        at_least: for each example, a lower bound of ``fewest``: if fewer units are lost, its prediction is certainly
+            right.
         critical_units: the units that are lost most often where a prediction changes, the most frequent first, each
             with the percentage of the right predictions that it takes part in changing.
         fragile_examples: the examples whose prediction one lost unit changes, each with the unit.
@@ -253,7 +254,8 @@ class Upper:
 def worst_by_rank(upper: Upper, most: int) -> Found:
     """Find the fewest lost units exactly, for an affine network.
 
-    Each unit adds a share to the lead of the right class over each other class. The largest shares are lost first.
+    The lead over a class is the logit of the right class minus the logit of that class. Each unit adds a share to it.
+    The units with the largest shares are lost first.
     """
     ones, y = upper.ones(), upper.y
     with torch.no_grad():
@@ -284,10 +286,10 @@ def worst_by_rank(upper: Upper, most: int) -> Found:
 
 
 def worst_by_search(upper: Upper, most: int, singles: bool) -> Found:
-    """Find bounds for any network: lose the units that add most to the lead over the strongest other class."""
+    """Find bounds for any network: lose the units that add most to the lead over the best other class."""
     masks = upper.ones()
     right = upper.right(masks)
-    standing, lost = right.clone(), 0
+    standing, lost = right.clone(), 0  # standing: predictions that are still right
     while lost < most and bool(standing.any()):
         step = min(max(1, lost // 8), most - lost)
         masks = torch.where(standing[:, None], _without(upper, masks, step), masks)
@@ -307,7 +309,7 @@ def worst_by_search(upper: Upper, most: int, singles: bool) -> Found:
 
 
 def _without(upper: Upper, masks: Tensor, step: int) -> Tensor:
-    """Return the masks without the ``step`` units that add most to the lead over the strongest other class."""
+    """Return the masks without the ``step`` units that add most to the lead over the best other class."""
     y = upper.y[:, None]
 
     def lead(points: tuple[Tensor, ...]) -> Tensor:

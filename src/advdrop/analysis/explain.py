@@ -15,7 +15,7 @@ from advdrop.eval_mode import eval_mode
 from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout, Masks
 from advdrop.objectives import AdD, SAdD, VAdD
-from advdrop.objectives.adversarial_dropout import Searched
+from advdrop.objectives.adversarial_dropout import Searched, labels
 from advdrop.randomness import derived_generator
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
@@ -103,7 +103,8 @@ def explain(
             (SAdD). The default is the output, or the label if there is one and the layer has p = 0: without dropout the
             Jacobian of VAdD is zero.
         delta: δ; the layer's own if not given.
-        term: an objective with its own divergence and search, instead of ``target`` and ``delta``.
+        term: an AdD term with its own target, divergence, search and δ. Then ``delta`` is ignored, and ``target`` only
+            sets the text of ``Explanation.target``.
         seed: seeds the sampled mask.
         classes: the names of the classes; numbers if not given.
         title: the title of the example.
@@ -115,6 +116,8 @@ def explain(
             "advdrop.insert(model, after=...) puts one behind any module"
         )
     checks.floating("x", x)
+    if term is not None and target is None:
+        target = "label" if term.target is labels else "output"
     target = target or ("output" if layers[0].p > 0 or label is None else "label")
     if target == "label" and label is None:
         raise ValueError("the target 'label' needs the label of the example")

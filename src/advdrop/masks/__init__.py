@@ -1,4 +1,4 @@
-"""Masks: h -> εs -> εadv. Pure functions on tensors ``(B, *H)``, and the layer that applies masks."""
+"""Dropout masks: functions that sample εs and find εadv for units ``(B, *H)``, and the layer that applies masks."""
 
 from advdrop.masks.budget import flip_budget
 from advdrop.masks.distance import euclidean, graph_edit, hamming, jaccard

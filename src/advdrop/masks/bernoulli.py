@@ -28,7 +28,8 @@ def bernoulli(
 ) -> Tensor:
     """Sample independent entries that are ``value`` with probability ``keep``, else 0.
 
-    The probability is exact for 0, ½ and 1, and has an error of at most 2⁻³² otherwise (2⁻²⁵ with a uniform float32).
+    On a CPU the probability is exact for 0, ½ and 1. Otherwise its error is at most 2⁻³², less than the 2⁻²⁵ of a
+    comparison with uniform float32 numbers.
 
     Args:
         shape: of the result.

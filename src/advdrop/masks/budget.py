@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from decimal import ROUND_UP, Context
 
 from advdrop import checks
 
@@ -20,13 +21,14 @@ def flip_budget(delta: float, units: int) -> int:
     return int(delta * checks.count("units", units))
 
 
-def warn_if_none(budget: int, delta: float, units: int, who: str) -> bool:
-    """Warn and return True if δ is positive but too small for a single flip."""
-    if budget or delta == 0.0:
+def warn_no_flip(delta: float, units: int, who: str) -> bool:
+    """Warn that δ is too small for a flip, and return True; return False without a warning if δ is 0."""
+    if delta == 0.0:
         return False
+    smallest = Context(prec=4, rounding=ROUND_UP).divide(1, units)
     warnings.warn(
         f"delta={delta} of {units} units allows no flip, so {who} does nothing; the smallest delta that allows "
-        f"one is {1 / units:.4g}",
+        f"one is {smallest}",
         stacklevel=3,
     )
     return True

@@ -1,6 +1,6 @@
 """Distances between two dropout masks (the paper's Appendix A), per example.
 
-All three count the units on which the masks differ, so bounding one bounds the others.
+All are computed from the number of units on which the masks differ, so a bound on one is a bound on the others.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from advdrop.masks.bernoulli import channels_last
 Budget = int | Sequence[int] | Tensor
 
 GROUPED = 8
-"""The number of units of a wide layer that form a group in the search for the largest scores."""
+"""The number of units in a group, when the largest scores of a wide layer are searched by groups."""
 WIDE = 16_384
 """The number of units from which grouping is faster (``benchmarks/search.py`` measures it)."""
 
@@ -32,16 +32,16 @@ def flip_mask(
         mask: the sampled mask εs, ``(B, *H)`` of 0 and 1.
         jacobian: J, of the same shape.
         budget: the number of flips allowed, one int or one per example ``(B,)``.
-        order: ``"largest"`` gains first; ``"smallest"`` walks in the ascending order that Algorithm 1 prints,
-            an evident slip that is kept for comparison.
-        ties: ``"exact"`` takes exactly the ``budget`` best, ties broken the same way every time; ``"dropped"``
-            is the released code's rule: gains that are not above the (budget + 1)-th one are left out.
+        order: ``"largest"`` takes the largest gains first. ``"smallest"`` takes the smallest positive gains first, as
+            Algorithm 1 is printed. That is evidently a mistake in the paper; it is here for comparison.
+        ties: ``"exact"`` takes the ``budget`` best gains and chooses among equal gains the same way every time.
+            ``"dropped"`` is the rule of the released code: a gain that equals the (budget + 1)-th gain is not taken.
 
     Returns:
         εadv, of the same shape, without a gradient.
 
-    Deviations: the loop of Algorithm 1 runs while the distance is *at most* δH and so makes one flip too many;
-    the budget here is never exceeded.
+    Deviations: the loop of Algorithm 1 runs while the distance is *at most* δH, so it makes one flip too many. Here the
+    budget is never exceeded.
 
     >>> mask = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
     >>> jacobian = torch.tensor([[-3.0, 5.0, 1.0, 2.0]])  # gains: 3, -5, 1, 2
@@ -62,7 +62,7 @@ def flip_sampled(
     mask: Tensor, jacobian: Tensor, budget: Budget, *, order: Order = "largest", ties: Ties = "exact"
 ) -> Tensor:
     """Do the same as :func:`flip_mask` for a mask that is known to be valid, such as one that was sampled here."""
-    if channels_last(mask):  # units in memory order; only ties are broken differently
+    if channels_last(mask):  # memory order is faster; only equal gains may be chosen differently
         pixels, slopes = (tensor.permute(0, 2, 3, 1) for tensor in (mask, jacobian))
         return flip_sampled(pixels, slopes, budget, order=order, ties=ties).permute(0, 3, 1, 2)
     checks.finite("jacobian", jacobian)
@@ -76,7 +76,7 @@ def flip_sampled(
     floor = 0.0
     if order == "smallest":
         score, floor = torch.where(score > 0, -score, -torch.inf), -torch.inf
-    # One more than the budget, if there are more units, because the released rule needs the (k+1)-th gain.
+    # ties="dropped" needs the (k+1)-th gain as well, if the layer has more than k units.
     beyond = int(ties == "dropped" and most < kept.shape[1])
     best, units = _best(score, most + beyond)
     if limits is not None or ties == "dropped":

@@ -1,7 +1,7 @@
 """The Jacobian J of the divergence with respect to the mask, in both of the paper's forms.
 
-Neither changes ``.grad``: ``torch.autograd.grad`` computes the gradient of the masks or of the units alone. Gradients
-that are being accumulated are not disturbed.
+Neither changes ``.grad``: ``torch.autograd.grad`` differentiates with respect to the masks or the units alone, so
+gradients that are being accumulated stay as they are.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from advdrop.choices import Granularity, Scale
 from advdrop.masks.sample import GRANULARITIES, SCALES, mask_shape
 
 MaskSource = Callable[["AdversarialDropout", Tensor], Tensor]
-"""Supplies a mask: from the layer and its input h ``(B, *H)`` to the scaled mask that h is multiplied with."""
+"""A function that supplies masks: it takes the layer and its input h ``(B, *H)``, and returns the scaled mask that h is
+multiplied with."""
 
 # The mask in use is kept here and not on the layer, so that a model can be copied and pickled at any time.
 _source: ContextVar[MaskSource | None] = ContextVar("advdrop_mask_source", default=None)
@@ -31,10 +32,10 @@ class use_masks:  # noqa: N801 - used like a function
     """
 
     def __init__(self, source: MaskSource) -> None:
-        self._masks = source
+        self._source = source
 
     def __enter__(self) -> None:
-        self._token = _source.set(self._masks)
+        self._token = _source.set(self._source)
 
     def __exit__(self, *_: object) -> None:
         _source.reset(self._token)
@@ -54,7 +55,7 @@ class AdversarialDropout(nn.Module):
     Args:
         p: DROP probability of the sampled mask εs. The paper uses 0.5 on MNIST; its "p=1.0" for Conv-Large is a KEEP
             probability, so 0.0 here.
-        delta: δ, the share of the units that may be flipped; at most int(δ·H) of them.
+        delta: δ, the share of the H mask entries that may be flipped: at most int(δ·H).
         scale: how a supplied mask is scaled, see :func:`advdrop.masks.scale_mask`.
         granularity: one mask entry per ``"unit"``, per ``"channel"`` of ``(B, C, ...)``, or per ``"feature"`` of
             ``(B, T, F)``, shared over time as in Park et al. (2019).

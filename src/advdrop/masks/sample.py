@@ -19,8 +19,9 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 def mask_shape(shape: Sequence[int], granularity: Granularity = "unit") -> tuple[int, ...]:
     """Return the shape of the mask of an activation.
 
-    ``(B, *H)`` of single units; ``(B, C, 1, ..., 1)`` of whole channels, dimension 1; ``(B, 1, ..., 1, F)`` of
-    features, the last dimension, the same at every place of a sequence.
+    For ``"unit"`` it is the shape of the activation, ``(B, *H)``. For ``"channel"`` it is ``(B, C, 1, ..., 1)``: one
+    entry for each index of dimension 1. For ``"feature"`` it is ``(B, 1, ..., 1, F)``: one entry for each index of the
+    last dimension, the same at every position of a sequence.
 
     >>> mask_shape((8, 16, 4, 4), "channel"), mask_shape((8, 20, 64), "feature")
     ((8, 16, 1, 1), (8, 1, 64))
@@ -43,7 +44,7 @@ def sample_mask(
     """Sample a dropout mask εs: each entry is 0 with probability p, else 1.
 
     Args:
-        like: an activation ``(B, *H)``, whose dtype and device the mask takes, or just its shape.
+        like: an activation ``(B, *H)``, or just its shape. The mask gets the dtype and the device of the activation.
         p: the DROP probability, as in ``torch.nn.Dropout``.
         generator: the source of randomness; the global generator if not given.
         granularity: one entry per ``"unit"``, per ``"channel"`` (dimension 1) or per ``"feature"`` (the last
@@ -77,7 +78,7 @@ def scale_mask(mask: Tensor, p: float, scale: Scale = "inverted") -> Tensor:
     Args:
         mask: ``(B, *H)`` of 0 and 1.
         p: the drop probability the mask was sampled with.
-        scale: one of these.
+        scale: ``"inverted"``, ``"renormalized"`` or ``"none"``.
 
     >>> scale_mask(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), p=0.2, scale="renormalized")
     tensor([[2., 0., 2., 0.]])

@@ -22,7 +22,7 @@ from advdrop.masks.flip import flip_sampled
 from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian
 
 SearchBudget = int | tuple[int, ...]
-"""The flips allowed: one int for which the units of all layers compete, or one int for each layer."""
+"""The number of flips allowed: one int for all layers together, or one int for each layer."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class MaskProblem:
     observe: Callable[[Masks], None] | None = None
 
     def jacobian(self, masks: Masks | None = None) -> Masks:
-        """Return J at these masks, or at ε0 = 1, the network without dropout, which is not scaled."""
+        """Return J at these masks after scaling; without masks, at ε0 = 1 (the network without dropout), unscaled."""
         at = tuple(torch.ones_like(mask) for mask in self.sampled) if masks is None else self.scale(masks)
         jacobian = mask_jacobian(self.divergence, at)
         if self.observe is not None:
@@ -83,7 +83,7 @@ def join(masks: Masks) -> Tensor:
 
 
 class Search(ABC):
-    """A way to search εadv.
+    """A way to search for εadv.
 
     To write a search, implement ``__call__`` from a :class:`MaskProblem` to masks within its budget.
     """
@@ -121,11 +121,11 @@ class FirstOrder(Search):
 @final
 @dataclass(eq=False)
 class Iterated(Search):
-    """Linearize again after every 1/n of the budget; return that mask or the paper's, whichever is better.
+    """Compute a new Jacobian after every 1/n of the budget. Return that mask or the paper's, whichever is better.
 
     Args:
-        steps: n, the number of Jacobians. The first is the paper's, at ε0 = 1; the others at the mask found so far,
-            and do not undo a flip.
+        steps: n, the number of Jacobians. The first is at ε0 = 1, as in the paper, and the others are at the mask found
+            so far. A later step does not undo a flip of an earlier one.
     """
 
     steps: int = 4
@@ -135,7 +135,7 @@ class Iterated(Search):
         checks.count("steps", self.steps)
 
     def __call__(self, problem: MaskProblem) -> Masks:
-        """Search with ``steps`` forward and backward and two more forward passes of the network above the layer."""
+        """Search with n forward and backward passes, and two more forward passes, of the network above the layer."""
         jacobian = problem.jacobian()
         self._watch(jacobian)
         one_shot, masks = problem.flip(jacobian), problem.sampled
@@ -153,11 +153,11 @@ class Iterated(Search):
 @final
 @dataclass(eq=False)
 class Probe(Search):
-    """Linearize at random flips of εs, for problems whose Jacobian at ε0 = 1 is zero.
+    """Compute the Jacobian at random flips of εs, for problems whose Jacobian at ε0 = 1 is zero.
 
-    Where the clean and the perturbed pass agree at ε0 (no dropout at the layer, no other noise), D has its minimum
-    there, and D ≈ ½(ε − ε0)ᵀH(ε − ε0). The Jacobian at a random neighbor is H times a random direction: one step of
-    the power iteration of VAT, with masks instead of vectors.
+    If the clean and the perturbed pass agree at ε0 (no dropout at the layer, no other noise), D has its minimum there,
+    and D ≈ ½(ε − ε0)ᵀA(ε − ε0), where A is the Hessian. The Jacobian at a random neighbor is A times a random
+    direction: one step of the power iteration of VAT, with masks instead of vectors.
 
     Args:
         iterations: power iterations; each starts from the mask of the one before.
@@ -179,7 +179,7 @@ class Probe(Search):
 @final
 @dataclass(eq=False)
 class RandomFlips(Search):
-    """A control: flip units chosen at random, as many as the budget allows."""
+    """Flip units chosen at random, as many as the budget allows; for comparison."""
 
     def __call__(self, problem: MaskProblem) -> Masks:
         """Choose without any pass."""
@@ -191,7 +191,7 @@ class RandomFlips(Search):
 @final
 @dataclass(eq=False)
 class Exhaustive(Search):
-    """Try every mask within the budget; an oracle for small layers.
+    """Try every mask within the budget and return the best; for small layers only.
 
     Args:
         max_units: the largest number of units; the work grows as 2^H.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import mul
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
@@ -15,7 +16,7 @@ from advdrop import checks
 from advdrop.choices import BudgetOf, Noise
 from advdrop.divergences import Divergence, Given, cross_entropy, kl
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
-from advdrop.masks.budget import warn_if_none
+from advdrop.masks.budget import warn_no_flip
 from advdrop.masks.search import SearchBudget
 from advdrop.objectives.base import Term
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from advdrop.step.passes import Pass, Passes, Repeated, View
 
 Target = Callable[[Any, Any], Tensor]
-"""g: from the passes of the step and the rows of the term to labels ``(B,)``, logits or probabilities ``(B, C)``."""
+"""g: a function that takes the passes of the step and the rows of the term, and returns labels ``(B,)``, or logits or
+probabilities ``(B, C)``."""
 
 
 def labels(passes: Passes, rows: Rows) -> Tensor:
@@ -48,9 +50,9 @@ class Searched:
         clean: the pass with εs.
         target: g.
         lower: the lower part of the adversarial pass.
-        problem: what was searched: D as a function of the masks, εs and the budget.
+        problem: the problem that was solved: D as a function of the masks, εs and the budget.
         masks: εadv, one for each run of a layer.
-        jacobians: the Jacobians that the search computed; only if the step is measured.
+        jacobians: the Jacobians that the search computed; empty unless the step measures.
     """
 
     clean: Pass
@@ -66,16 +68,16 @@ class AdD(Term):
     """D[g, f(x, εadv)], for any target, divergence and search.
 
     Args:
-        target: g. The loss differentiates through it; the search takes it as given.
+        target: g. The gradient of the loss flows into it; the search treats it as a constant.
         divergence: D.
         delta: δ for every layer; each layer's own if not given.
-        search: how εadv is searched.
-        search_divergence: the D of the search, if it is another than that of the loss.
-        noise: the noise of the rest of the network, and the view. ``"shared"``: the adversarial pass sees what the
-            clean pass saw; h is computed once, and only the upper network runs again. ``"independent"``: new noise, and
-            the second view where the batch has one; this takes a second pass of the lower network, which the search and
-            the adversarial pass share.
-        budget: int(δ·H) flips in each ``"layer"``, or one budget ``"shared"`` by all layers, int(Σ δ·H).
+        search: how to search for εadv.
+        search_divergence: the D of the search; that of the loss if not given.
+        noise: the noise in the rest of the network. With ``"shared"``, the adversarial pass has the inputs and the
+            noise of the clean pass: h is computed once, and only the upper network runs again. With
+            ``"independent"``, it has new noise, and the second view if the batch has one. This needs a second pass of
+            the lower network, which the search and the adversarial pass share.
+        budget: ``"layer"`` allows int(δ·H) flips in each layer; ``"shared"`` allows int(Σ δ·H) in all layers together.
         given: what a floating-point target is.
         rows: the rows the term runs on.
 
@@ -135,7 +137,7 @@ class AdD(Term):
         return self.divergence(found.target, logits, given=self.given)
 
     def searched(self, passes: Passes) -> Searched:
-        """Search εadv, and return it with everything that it was found with."""
+        """Search for εadv, and return it together with the clean pass, the target and the problem."""
         clean = passes.clean(self.rows)
         if not clean.layers:
             raise ValueError(
@@ -163,16 +165,22 @@ class AdD(Term):
         if any(budget) if isinstance(budget, tuple) else budget:
             return True
         if not self._warned:
-            units, delta = max(mask[0].numel() for mask in clean.masks), max(self._deltas(clean))
-            self._warned = warn_if_none(0, delta, units, type(self).__name__)
+            units, deltas = self._units(clean), self._deltas(clean)
+            flips, delta, most = max(zip(map(mul, deltas, units), deltas, units, strict=True))
+            if self.budget == "shared":
+                flips, most = sum(map(mul, deltas, units)), sum(units)
+                delta = flips / most
+            self._warned = warn_no_flip(delta, most, type(self).__name__)
         return False
 
     def _deltas(self, clean: Pass) -> list[float]:
         return [layer.delta if self.delta is None else self.delta for layer in clean.layers]
 
+    def _units(self, clean: Pass) -> list[int]:
+        return [mask.numel() // len(mask) for mask in clean.masks]
+
     def _budget(self, clean: Pass) -> SearchBudget:
-        units = [mask.numel() // len(mask) for mask in clean.masks]
-        deltas = self._deltas(clean)
+        units, deltas = self._units(clean), self._deltas(clean)
         if self.budget == "shared":
             return int(sum(delta * h for delta, h in zip(deltas, units, strict=True)))
         return tuple(flip_budget(delta, h) for delta, h in zip(deltas, units, strict=True))
@@ -187,8 +195,8 @@ class SAdD(AdD):
         delta: δ; each layer's own if not given.
         divergence: D, cross-entropy by default.
         noise: ``"shared"`` (the default) or ``"independent"`` noise in the adversarial pass, see :class:`AdD`.
-        search: how εadv is searched, :class:`FirstOrder` by default.
-        search_divergence: see :class:`AdD`, also for ``budget`` and ``given``.
+        search: how to search for εadv, :class:`FirstOrder` by default.
+        search_divergence: see :class:`AdD`, which also describes ``budget`` and ``given``.
 
     >>> SAdD(delta=0.05).name
     'sadd_cross_entropy'
@@ -209,9 +217,9 @@ class VAdD(AdD):
         delta: δ; each layer's own if not given.
         divergence: D, :func:`kl` by default, or :func:`qe` or :func:`cross_entropy`.
         noise: ``"independent"`` (the default) or ``"shared"`` noise in the adversarial pass, see :class:`AdD`.
-        search: how εadv is searched, :class:`FirstOrder` by default.
+        search: how to search for εadv, :class:`FirstOrder` by default.
         rows: ``"unlabeled"`` (the default; labeled rows where there are no others) or ``"labeled"``.
-        search_divergence: see :class:`AdD`, also for ``budget`` and ``given``.
+        search_divergence: see :class:`AdD`, which also describes ``budget`` and ``given``.
 
     >>> VAdD(delta=0.05).name
     'vadd_kl'

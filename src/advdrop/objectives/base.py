@@ -1,6 +1,6 @@
-"""What every objective is: a weighted sum of terms, each with one value per example.
+"""The base of every objective: a weighted sum of terms, each with one value per example.
 
-The paper's formulas read as they are written::
+An objective is written like the paper's formula::
 
     CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(delta=0.05)                        # formula 6
     CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(delta=0.05) + VAT(epsilon=8.0)     # formula 7
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Weight = float | Schedule
 
+WeightedTerm = tuple[tuple[Weight, ...], "Term"]
+"""The factors of the weight of a term, and the term."""
+
 
 @cache
 def _lower_case(name: str) -> str:
@@ -39,12 +42,12 @@ class Objective(ABC):
 
     @property
     @abstractmethod
-    def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
+    def parts(self) -> tuple[WeightedTerm, ...]:
         """The terms, each with the factors of its weight."""
 
-    def named_parts(self) -> dict[str, tuple[tuple[Weight, ...], Term]]:
-        """Return the parts by the names of their terms; the second term of one name gets a number."""
-        named: dict[str, tuple[tuple[Weight, ...], Term]] = {}
+    def named_parts(self) -> dict[str, WeightedTerm]:
+        """Return the parts by the names of their terms. If several terms have one name, a number is appended."""
+        named: dict[str, WeightedTerm] = {}
         for part in self.parts:
             name, number = part[1].name, 2
             while name in named:
@@ -83,9 +86,10 @@ class Objective(ABC):
 
 
 class Term(Objective):
-    """One term of an objective: a value for each example of some rows.
+    """One term of an objective: a value for each of the rows it runs on.
 
-    To write a term, set ``rows`` and implement :meth:`per_example`. The properties tell a step what it can prepare.
+    To write a term, set ``rows`` and implement :meth:`per_example`. The properties tell a step which passes the term
+    will need.
     """
 
     rows: Rows
@@ -96,12 +100,12 @@ class Term(Objective):
 
     @property
     def views(self) -> tuple[View, ...]:
-        """The passes of its rows that the term will ask for and that need no result of each other."""
+        """The passes on its rows that the term will need and that do not depend on each other."""
         return ("clean",)
 
     @property
     def repeated(self) -> Repeated:
-        """The part of the network whose noise in the clean pass the term repeats."""
+        """The part of the network that the term runs again with the noise of the clean pass."""
         return "nothing"
 
     @property
@@ -115,7 +119,7 @@ class Term(Objective):
         return _lower_case(type(self).__name__)
 
     @property
-    def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
+    def parts(self) -> tuple[WeightedTerm, ...]:
         """The term itself, without a weight."""
         return (((), self),)
 
@@ -124,7 +128,7 @@ class Term(Objective):
         """Return the value for each of the rows, ``(B,)``."""
 
     def term_state(self) -> dict[str, Tensor]:
-        """Return what must survive an interruption; most terms have nothing."""
+        """Return what a checkpoint must contain; most terms have no state."""
         return {}
 
     def load_term_state(self, state: dict[str, Tensor]) -> None:
@@ -137,9 +141,9 @@ class Term(Objective):
 class Combination(Objective):
     """The result of ``+`` and ``*``."""
 
-    terms: tuple[tuple[tuple[Weight, ...], Term], ...]
+    terms: tuple[WeightedTerm, ...]
 
     @property
-    def parts(self) -> tuple[tuple[tuple[Weight, ...], Term], ...]:
+    def parts(self) -> tuple[WeightedTerm, ...]:
         """The terms and their weights."""
         return self.terms

@@ -24,10 +24,11 @@ class TransformationStability(Term):
 
     The passes have independent noise, masks and augmentation.
 
-    The sum over the classes of squared differences of probabilities: 2 passes of it are C times Π's quadratic error.
+    It sums squared differences of probabilities over the C classes. With 2 passes it is C times the quadratic error of
+    the Π model.
 
     Args:
-        passes: n, 4 or 5 in the original. The batch has two views, so all passes but the first take the second.
+        passes: n, 4 or 5 in the original. A batch has at most two views, so all passes but the first run on the second.
 
     References: Sajjadi et al., "Regularization With Stochastic Transformations and Perturbations for Deep
     Semi-Supervised Learning", NIPS 2016.
@@ -61,7 +62,7 @@ class MutualExclusivity(Term):
 
     References: as for :class:`TransformationStability`; l = 0.1·l_ME + 1·l_TS there.
 
-    Deviations: on the clean pass alone, where the original adds up its n passes.
+    Deviations: it is computed on the clean pass alone; the original sums over its n passes.
     """
 
     rows: Rows = "unlabeled"

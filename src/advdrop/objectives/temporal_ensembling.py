@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class TemporalEnsembling(Term):
     """Temporal ensembling, D[z̃, f(x, εs)] with z̃ = Z / (1 − αᵗ) and Z ← αZ + (1 − α) f(x, εs) each time a row is seen.
 
-    It takes one pass a step, where the Π model takes two. A row that is seen for the first time counts 0. Under
-    ``torch.distributed`` the updates of all ranks are gathered, so every rank has the same table; ranks must have
-    batches of one size.
+    It needs one pass per step; the Π model needs two. The value of a row that is seen for the first time is 0. Under
+    ``torch.distributed`` the updates of all ranks are gathered, so every rank has the same table Z. All ranks must have
+    batches of the same size.
 
     Args:
         examples: N, the number of rows of the data set; the ``index`` of a step points into 0..N-1.
@@ -34,8 +34,8 @@ class TemporalEnsembling(Term):
 
     References: Laine and Aila, "Temporal Ensembling for Semi-Supervised Learning", ICLR 2017.
 
-    Deviations: t counts how often that very row was seen, where the original counts epochs. When every row is seen once
-    an epoch the two are equal; when batches are drawn from two streams only this one is defined.
+    Deviations: t is the number of times the row was seen; in the original it is the number of epochs. The two are equal
+    if every row is seen once per epoch. If batches are drawn from two streams, only the first is defined.
     """
 
     examples: int
@@ -60,14 +60,14 @@ class TemporalEnsembling(Term):
         times, target = self.seen[index], self.ensemble[index]
         target = target / (1.0 - self.momentum ** times.clamp_min(1.0))[:, None]
         value = self.divergence(target, logits, given="probabilities")
-        if torch.is_grad_enabled():  # a training step, and not a look at the validation loss
+        if torch.is_grad_enabled():  # a training step; a validation loss is computed without gradients
             self._record(index, logits.detach().float().softmax(1))
         return torch.where(times > 0, value, 0.0)
 
     def _index(self, passes: Passes, logits: Tensor) -> Tensor:
         index = passes.batch.index
         if index is None:
-            raise ValueError("temporal ensembling needs to know the rows: call the step with index=")
+            raise ValueError("temporal ensembling needs the positions of the rows: call the step with index=")
         if logits.shape[1] != self.classes:
             raise ValueError(
                 f"TemporalEnsembling has classes={self.classes}, but the network has {logits.shape[1]} outputs"
@@ -77,7 +77,7 @@ class TemporalEnsembling(Term):
                 f"index must be in 0..{self.examples - 1}, got values from {int(index.min())} to {int(index.max())}"
             )
         self.ensemble, self.seen = self.ensemble.to(logits.device), self.seen.to(logits.device)
-        return index.long()
+        return index.to(logits.device).long()
 
     @torch.no_grad()
     def _record(self, index: Tensor, probabilities: Tensor) -> None:

@@ -30,12 +30,13 @@ class VAT(Term):
 
     Args:
         epsilon: ‖r‖₂. The paper's code: 8.0 on CIFAR-10, 3.5 on SVHN; nothing is given for MNIST.
-        xi: the step of the finite difference. The original's 1e-6 is lost to rounding in float32: it leaves most pixels
-            of a standardized image unchanged.
+        xi: the step of the finite difference. The original's 1e-6 is too small for float32: after rounding, most pixels
+            of a standardized image do not change.
         iterations: power iterations, one forward and one backward pass each.
         divergence: D.
         noise: the dropout and noise of the passes at x + r: ``"independent"`` of the clean pass, as in the released
-            code, or ``"shared"``, where D has its minimum at r = 0 and d is the curvature's direction alone.
+            code, or ``"shared"``. With shared noise D has its minimum at r = 0, so the direction of r depends on the
+            curvature alone.
 
     References: Miyato et al., "Virtual Adversarial Training", 2017.
     """

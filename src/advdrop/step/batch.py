@@ -63,15 +63,15 @@ class Batch:
             if not isinstance(self.index, Tensor):
                 raise TypeError(f"index must be a tensor, got {type(self.index).__name__}")
             rows = row_count(self.inputs("unlabeled"))
-            whole = not (self.index.is_floating_point() or self.index.dtype == torch.bool)
-            if not whole or self.index.dim() != 1 or rows not in (None, len(self.index)):
+            integers = not (self.index.is_floating_point() or self.index.dtype == torch.bool)
+            if not integers or self.index.dim() != 1 or rows not in (None, len(self.index)):
                 raise ValueError(
                     f"index must hold one integer for each of the {rows} unlabeled rows, "
                     f"got {self.index.dtype} of shape {tuple(self.index.shape)}"
                 )
 
     def rows(self, rows: Rows) -> Rows:
-        """Return which rows there are for a term that runs on ``rows``."""
+        """Return the rows that a term for ``rows`` runs on: the labeled ones if the batch has no others."""
         return "labeled" if self.unlabeled is None else rows
 
     def inputs(self, rows: Rows) -> Inputs:
@@ -82,9 +82,9 @@ class Batch:
         return inputs
 
     def second(self, rows: Rows) -> Inputs:
-        """Return the second view of these rows, or the first where there is none."""
-        seen_twice = self.rows(rows) == self.rows("unlabeled")
-        return self.second_view if seen_twice and self.second_view is not None else self.inputs(rows)
+        """Return the second view of these rows, or the first if there is no second."""
+        has_second_view = self.rows(rows) == self.rows("unlabeled")
+        return self.second_view if has_second_view and self.second_view is not None else self.inputs(rows)
 
     def labels(self) -> Tensor:
         """Return the labels, or raise an error if there are none."""
@@ -99,12 +99,12 @@ class Batch:
 
     @property
     def device(self) -> torch.device:
-        """The device of the first tensor; the CPU if there is none to be seen."""
+        """The device of the first tensor; the CPU if no tensor is found."""
         first = next(tensors((self.x, self.unlabeled, self.y)), None)
         return torch.device("cpu") if first is None else first.device
 
 
 def row_count(inputs: Inputs) -> int | None:
-    """Return the number of rows of some inputs, or None if no tensor is to be seen."""
+    """Return the number of rows of some inputs, or None if no tensor is found."""
     first = next((tensor for tensor in tensors(inputs) if tensor.dim() > 0), None)
     return None if first is None else len(first)

@@ -1,7 +1,8 @@
 """Running statistics of normalization layers when one step makes several passes.
 
-Every pass of a training step normalizes with the statistics of its own batch. Which passes may also update the running
-statistics, those used in evaluation, is a choice: three passes that all update them update them three times.
+Every pass of a training step normalizes with the statistics of its own batch. A pass may also update the running
+statistics, which are used in evaluation. Which passes do so is a choice: if three passes of a step do, the statistics
+are updated three times per step.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from advdrop.choices import PassName
 PASSES: tuple[PassName, ...] = get_args(PassName)
 
 UPDATING: frozenset[PassName] = frozenset({"labeled", "clean", "second", "adversarial"})
-"""The passes that update running statistics in the authors' code (the paper does not say), and the second pass of the Π
-model, which corresponds to the adversarial one."""
+"""The passes that update running statistics by default: those of the authors' code (the paper does not say), and the
+second pass of the Π model, which corresponds to the adversarial pass."""
 
 
 class RunningStatistics:
@@ -39,12 +40,12 @@ class RunningStatistics:
         return [counter for counter in found if counter is not None]
 
     def updates(self, allowed: bool) -> Switch:
-        """Return a block in which updates are allowed or forbidden, see :class:`Switch`."""
+        """Return a ``with`` block in which updates are allowed or forbidden, see :class:`Switch`."""
         return Switch(self.layers, allowed) if self.layers else _NO_LAYERS
 
 
 class Switch:
-    """A ``with`` block that allows or forbids updates; a call inside the block changes that.
+    """A ``with`` block in which updates are allowed or forbidden. Call the switch inside the block to change that.
 
     Args:
         layers: the normalization layers.
@@ -54,10 +55,10 @@ class Switch:
     def __init__(self, layers: list[Any], allowed: bool) -> None:
         self._updating = [layer for layer in layers if layer.training and layer.track_running_stats]
         self._momentum: dict[Any, float | None] = {}
-        self._allowed, self._first = True, allowed
+        self._allowed, self._at_start = True, allowed
 
     def __enter__(self) -> Self:
-        self(self._first)
+        self(self._at_start)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +73,7 @@ class Switch:
                 layer.track_running_stats = allowed
             elif allowed:
                 layer.momentum = self._momentum.pop(layer)
-            else:  # without tracking, an instance norm still updates its buffers: make it a step of size zero
+            else:  # without tracking, an instance norm still updates its buffers, so its momentum is set to 0
                 self._momentum[layer], layer.momentum = layer.momentum, 0.0
         self._allowed = allowed
 

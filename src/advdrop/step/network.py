@@ -1,8 +1,9 @@
 """How a network is run: a lower part that no mask changes, and an upper part that runs once for each mask.
 
-A :class:`Lower` is the lower part of one pass, with its noise. ``Lower.output`` runs the upper part on it. A plain
-``nn.Sequential`` is divided between its children (:class:`SequentialNetwork`). Any other network is run as it is, and a
-tape gives back the results of its lower part (:class:`AnyNetwork`).
+The lower part ends at the first AdversarialDropout layer. A :class:`Lower` is the lower part of one pass, with its
+noise, and ``Lower.output`` runs the upper part on it. A plain ``nn.Sequential`` is divided into two lists of children
+(:class:`SequentialNetwork`). Any other network runs as a whole; the first pass records the torch calls of the lower
+part, and later passes get the recorded results (:class:`AnyNetwork`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from advdrop.step.tape import Player, Recorder, Restart, Tape
 from advdrop.step.together import all_modules, before_noise, kind, still
 
 MOST_RESTARTS = 3
-"""After so many passes that had to start again, a network is not recorded any more."""
+"""A network is not recorded any more after this many passes had to start again."""
 
 Inputs = Any
 """What a network is called with: one tensor, a tuple of arguments, a dict of keyword arguments, or any other object."""
@@ -55,10 +56,10 @@ class Lower(ABC):
     """The lower part of one pass."""
 
     start: NoiseState
-    """The noise at the start of the pass."""
+    """The state of torch's generators at the start of the pass."""
 
     python: PythonState | None
-    """Python's and numpy's noise at the start of the pass, or None if nothing draws from it."""
+    """The state of Python's and numpy's generators at the start of the pass, or None if nothing draws from them."""
 
     @abstractmethod
     def output(self, masks: MaskSource, *, update: bool, repeat: bool) -> Any:
@@ -67,8 +68,8 @@ class Lower(ABC):
         Args:
             masks: supplies the scaled masks.
             update: whether norms in the upper part may update their running statistics.
-            repeat: whether the noise of the upper part is that of the first time, and leaves no trace in the global
-                generators.
+            repeat: whether the upper part runs with the noise that it had the first time, and the global generators are
+                restored afterwards.
         """
 
 
@@ -100,7 +101,7 @@ class Network(ABC):
         """Run the lower part alone with new noise."""
 
     def repeat(self, inputs: Inputs, masks: MaskSource, lower: Lower, *, update: bool) -> Any:
-        """Run a whole pass on other inputs with the noise of an earlier pass, without a trace in the generators."""
+        """Run a whole pass on other inputs with the noise of an earlier pass, then restore the generators."""
         noise = borrowed_noise(self.device, lower.start)
         with self.statistics.updates(update), noise, _python_noise(lower.python), use_masks(masks):
             return call(self.model, inputs)
@@ -108,7 +109,7 @@ class Network(ABC):
 
 @contextmanager
 def _python_noise(start: PythonState | None) -> Iterator[None]:
-    """Start Python's and numpy's noise from here, if anywhere; on exit, restore the state from before the block."""
+    """Set Python's and numpy's generators to ``start`` and restore them on exit; with None, do nothing."""
     before = None if start is None else python_state()
     try:
         if start is not None:
@@ -120,7 +121,7 @@ def _python_noise(start: PythonState | None) -> Iterator[None]:
 
 
 class SequentialNetwork(Network):
-    """A plain ``nn.Sequential``, also a nested one, whose first layer is one of its children.
+    """A plain, perhaps nested, ``nn.Sequential`` whose first AdversarialDropout layer is one of its children.
 
     Args:
         model: the model.
@@ -150,13 +151,13 @@ class SequentialNetwork(Network):
         return noise_state(self.device) if self.draws else NO_NOISE
 
     def remember(self, key: Hashable, find: Callable[[], Any]) -> Any:
-        """Return what was found for this key before, or find it now. The network is made anew when a module changes."""
+        """Return what was found for this key before, or find it now. A change of a module leads to a new network."""
         if key not in self._remembered:
             self._remembered[key] = find()
         return self._remembered[key]
 
     def begin(self, x: Tensor) -> Tensor:
-        """Run what comes before the first noise; passes of the same rows can share it."""
+        """Run the modules before the first one that draws noise; passes of the same rows can share the result."""
         begun: Tensor = through(self.first, x)
         return begun
 
@@ -166,7 +167,7 @@ class SequentialNetwork(Network):
         return self.run_from(self.begin(inputs), masks, update=update)
 
     def run_from(self, begun: Tensor, masks: MaskSource, *, update: bool) -> tuple[Lower, Any]:
-        """Run a pass from what :meth:`begin` gave."""
+        """Run a whole pass, starting from the result of :meth:`begin`."""
         with self.statistics.updates(update):
             start = self.noise()
             h = through(self.rest, begun)
@@ -180,7 +181,7 @@ class SequentialNetwork(Network):
         return self.lower_from(self.begin(inputs), update=update)
 
     def lower_from(self, begun: Tensor, *, update: bool) -> Lower:
-        """Run the lower part from what :meth:`begin` gave."""
+        """Run the lower part, starting from the result of :meth:`begin`."""
         start = self.noise()
         with self.statistics.updates(update):
             h = through(self.rest, begun)
@@ -195,7 +196,7 @@ def through(modules: list[nn.Module], x: Any) -> Any:
 
 
 class SequentialLower(Lower):
-    """h, which nothing above it changes in place: the upper part begins with the layer, and that makes a new tensor."""
+    """The input h of the first layer. The upper part does not change it in place: the layer returns a new tensor."""
 
     def __init__(self, network: SequentialNetwork, h: Tensor, start: NoiseState, noise: NoiseState) -> None:
         self.network, self.h, self.start, self.noise = network, h, start, noise
@@ -216,7 +217,7 @@ class SequentialLower(Lower):
 
 
 class AnyNetwork(Network):
-    """A network of which nothing is known.
+    """Any other network; nothing is assumed about its ``forward``.
 
     Args:
         model: the model.
@@ -235,7 +236,7 @@ class AnyNetwork(Network):
         self.why_slow = ""
 
     def controlled(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the running statistics that the step controls, and the counters of batches."""
+        """Return the running means and variances that the step controls, and the counters of batches."""
         names = ("running_mean", "running_var")
         found = (getattr(layer, name, None) for layer in self.statistics.layers for name in names)
         return [tensor for tensor in found if tensor is not None], self.statistics.counters()
@@ -246,16 +247,16 @@ class AnyNetwork(Network):
         return lower, lower.output(masks, update=update, repeat=False, again=again)
 
     def lower(self, inputs: Inputs, *, update: bool) -> Lower:
-        """Prepare the lower part; it runs with the first upper part."""
+        """Prepare the lower part. It runs when its upper part runs for the first time."""
         return _AnyLower(self, inputs, update)
 
 
 class _AnyLower(Lower):
-    """The inputs and the noise of a pass, and tapes of its lower part once it has run."""
+    """The inputs and the noise of a pass and, after it has run, the recordings of its lower part."""
 
     def __init__(self, network: AnyNetwork, inputs: Inputs, update: bool) -> None:
         self.network, self.inputs, self.update = network, inputs, update
-        self.tapes: dict[bool, Tape | None] = {}  # with and without gradients
+        self.tapes: dict[bool, Tape | None] = {}  # by whether gradients were enabled; None: not recorded
         self.ran = False
 
     def output(self, masks: MaskSource, *, update: bool, repeat: bool, again: bool = True) -> Any:
@@ -275,7 +276,7 @@ class _AnyLower(Lower):
         self.ran, self.start, self.python = True, noise_state(device), python_state()
         after_lower: tuple[NoiseState, PythonState] = (self.start, self.python)
 
-        def reached() -> None:
+        def reached() -> None:  # the first layer runs, so the lower part has ended
             nonlocal after_lower
             if repeat:
                 after_lower = noise_state(device), python_state()
@@ -306,7 +307,7 @@ class _AnyLower(Lower):
         except Exception:
             if not (player.below and player.stand_ins):
                 raise
-            player.fail("code that torch does not show needs a result that had not been kept")
+            player.fail("a computation that torch does not report needs a result that had not been kept")
         attributes.restore()
         for tensor, before in reversed(player.undo):
             tensor.data.copy_(before)
@@ -319,7 +320,7 @@ class _AnyLower(Lower):
         return self._run(masks, False, update)
 
     def _rewind(self) -> None:
-        """Restore the noise of the start."""
+        """Set all generators to their states at the start of the pass."""
         self.start.restore()
         if self.python is not None:
             self.python.restore()
@@ -327,7 +328,7 @@ class _AnyLower(Lower):
     def _record(self, masks: MaskSource, below: bool, above: bool, reached: Callable[[], None] | None = None) -> Any:
         """Run the network and record its lower part for later passes in the same grad mode."""
         network, gradients = self.network, torch.is_grad_enabled()
-        if not network.taped or network.restarts == MOST_RESTARTS:
+        if not network.taped or network.restarts >= MOST_RESTARTS:
             self.tapes[gradients] = None
             return self._run(masks, below, above, reached=reached)
         recorder = Recorder(network.device, *network.controlled())
@@ -349,7 +350,15 @@ class _AnyLower(Lower):
         mode: Recorder | Player | None = None,
         reached: Callable[[], None] | None = None,
     ) -> Any:
-        """Run the network; running statistics may change below the first layer, above it, or both."""
+        """Run the network.
+
+        Args:
+            masks: supplies the scaled masks.
+            below: whether norms below the first layer may update their running statistics.
+            above: whether norms above it may.
+            mode: records or replays the lower part.
+            reached: is called when the first layer runs.
+        """
         with self.network.statistics.updates(below) as switch:
             first = True
 
@@ -366,11 +375,11 @@ class _AnyLower(Lower):
                 return call(self.network.model, self.inputs)
 
     def _tell(self, player: Player, tape: Tape) -> None:
-        """Say once if less than half of the lower part could be replayed."""
+        """Warn once if less than half of the lower part could be replayed."""
         network = self.network
         if network.why_slow or 2 * player.position >= tape.total:
             return
-        network.why_slow = player.reason or "its forward pass took another way"
+        network.why_slow = player.reason or "its forward pass made other torch calls"
         warnings.warn(
             f"only {player.position} of {tape.total} torch calls below the AdversarialDropout layer of "
             f"{type(network.model).__name__} could be reused; the others run again for every mask, which is correct "
@@ -383,10 +392,10 @@ _CONTAINERS = (list, dict, set)
 
 
 class _Attributes:
-    """The attributes of some modules, to undo what a pass that starts again has changed.
+    """A copy of the attributes of modules, to undo the changes of a pass that has to start again.
 
     Args:
-        modules: the modules; their lists, dicts and sets are remembered, too.
+        modules: the modules; attributes that are lists, dicts or sets are copied, too.
     """
 
     def __init__(self, modules: list[nn.Module]) -> None:
@@ -399,7 +408,7 @@ class _Attributes:
         ]
 
     def restore(self) -> None:
-        """Set them to what they were."""
+        """Set the attributes to what they were."""
         for now, saved in (*self._attributes, *self._containers):
             now.clear()
             now.extend(saved) if isinstance(now, list) else now.update(saved)
@@ -413,7 +422,7 @@ def _compiled(module: nn.Module) -> bool:
 def network_of(
     model: nn.Module, inputs: Inputs, device: torch.device, statistics: RunningStatistics, taped: bool = True
 ) -> Network:
-    """Return how to run a model on such inputs.
+    """Return how to run a model on inputs of this type.
 
     Args:
         model: the model.
@@ -433,17 +442,17 @@ def network_of(
 
 
 def _stateless(module: nn.Module) -> bool:
-    """Return True if a module is known to keep nothing from one pass to the next but running statistics."""
+    """Return True if it is known that a module keeps no state between passes, except running statistics."""
     return all(kind(part) is not None or (_unhooked(part) and _known(part)) for part in all_modules(module))
 
 
 def _known(module: nn.Module) -> bool:
-    """Return True for modules of torch and of this package, but not for spectral norm, which moves with every pass."""
+    """Return True for modules of torch and of this package, except spectral norm, whose state changes in each pass."""
     own = type(module).__mro__[1 if parametrize.is_parametrized(module) else 0]
-    return own.__module__.startswith(_HOMES) and own.__name__ != "_SpectralNorm"
+    return own.__module__.startswith(_KNOWN_MODULES) and own.__name__ != "_SpectralNorm"
 
 
-_HOMES = ("torch.nn.modules.", "torch.nn.utils.parametriz", "advdrop.")
+_KNOWN_MODULES = ("torch.nn.modules.", "torch.nn.utils.parametriz", "advdrop.")
 
 
 def _unhooked(module: nn.Module) -> bool:
@@ -460,7 +469,7 @@ def plain_children(model: nn.Module) -> list[nn.Module] | None:
 
 
 def contains_layer(model: nn.Module) -> bool:
-    """Return True if an AdversarialDropout layer is in a module, or was inserted behind a part of it."""
+    """Return True if a module contains an AdversarialDropout layer, its own or an inserted one."""
     return any(isinstance(module, AdversarialDropout) or _inserted(module) for module in all_modules(model))
 
 

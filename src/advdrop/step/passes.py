@@ -1,7 +1,7 @@
 """The forward passes of one training step.
 
-Clean passes are made once and shared by all terms. Where each row of a network is processed by itself, all passes that
-are known to be needed run as one batch.
+Clean passes run once, and all terms share them. If the network treats each row by itself, all passes that are known to
+be needed run as one batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from advdrop.step.together import rowwise, still
 Layers = tuple[AdversarialDropout, ...]
 
 View = Literal["clean", "second", "adversarial"]
-"""A pass that needs no result of another pass: the clean one, a second one with new noise on the second view, or the
-lower part alone, with new noise on the second view, for the adversarial mask."""
+"""A pass that does not depend on another pass. ``"clean"``: the clean pass. ``"second"``: a pass with new noise on the
+second view. ``"adversarial"``: only the lower part of such a pass, for the adversarial mask."""
 
 Repeated = Literal["nothing", "upper", "all"]
-"""The part of the network whose noise in the clean pass a term repeats."""
+"""The part of the network that a term runs again with the noise of the clean pass."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Plan:
 
     Args:
         views: the passes that they will ask for.
-        repeated: the part of the network whose noise they will repeat.
+        repeated: the part of the network that they will run again with the noise of the clean pass.
         input_gradient: whether one of them needs the gradient of the labeled clean pass with respect to its input.
         searched: the rows whose clean pass will run again with other masks.
     """
@@ -99,7 +99,7 @@ class SampledMasks:
 
 
 class GivenMasks:
-    """A mask source that supplies these scaled masks in their order.
+    """A mask source that supplies the given scaled masks, in order.
 
     Args:
         layers: the layers, in the order in which they are expected to run.
@@ -118,16 +118,16 @@ class GivenMasks:
         """Return the next mask."""
         del h
         if self.position == len(self.given) or self.given[self.position][0] is not layer:
-            raise self._refusal()
+            raise self._wrong_order()
         self.position += 1
         return self.given[self.position - 1][1]
 
     def finish(self) -> None:
         """Raise an error if a layer has not run."""
         if self.position < len(self.given):
-            raise self._refusal()
+            raise self._wrong_order()
 
-    def _refusal(self) -> ValueError:
+    def _wrong_order(self) -> ValueError:
         return ValueError(
             "the AdversarialDropout layers did not run in the order of the clean pass; every pass of a step must run "
             "the same layers in the same order"
@@ -163,7 +163,9 @@ class Passes:
         self._logits, self._updating, self._plan = logits, updating, plan
         self._inputs: dict[Rows, Inputs] = {}
         self._clean: dict[Rows, Pass] = {}
+        # By the id of an input: the input, what ``begin`` made of it, and the version of that tensor.
         self._begun: dict[int, tuple[Tensor, Tensor, int]] = {}
+        # Passes and lower parts that ran as one batch, and that no term has asked for yet.
         self._ready: defaultdict[tuple[Rows, View], list[Any]] = defaultdict(list)
         self._joined = False
 
@@ -189,15 +191,15 @@ class Passes:
         return self._clean[rows]
 
     def again(self, rows: Rows) -> Pass:
-        """Return another pass with new noise and new masks, on the second view where there is one."""
+        """Return another pass with new noise and new masks, on the second view if there is one."""
         ready = self._joint((self.batch.rows(rows), "second"))
         return ready if ready is not None else self._sampled(self.batch.second(rows), "second")
 
     def lower_again(self, rows: Rows) -> Lower:
-        """Return another lower part with new noise, on the second view where there is one."""
+        """Return another lower part with new noise, on the second view if there is one."""
         ready = self._joint((self.batch.rows(rows), "adversarial"))
         if isinstance(ready, SequentialLower):
-            ready.noise = ready.network.noise()  # the noise above goes on from here
+            ready.noise = ready.network.noise()  # the upper part continues with the present noise
             return ready
         update = "adversarial" in self._updating
         if isinstance(self.network, SequentialNetwork):
@@ -212,7 +214,7 @@ class Passes:
             clean: the pass whose layers the masks belong to.
             masks: the scaled masks.
             name: the pass, which decides whether running statistics are updated.
-            repeat: whether the noise of the upper part is that of the first time.
+            repeat: whether the upper part runs with the noise that it had the first time.
         """
         given, update = GivenMasks(clean.layers, masks), name in self._updating
         output = lower.output(given, update=update, repeat=repeat)
@@ -220,13 +222,13 @@ class Passes:
         return self._logits(output)
 
     def perturbable(self, rows: Rows) -> Tensor:
-        """Return the input tensor of these rows that can be moved by a small step."""
+        """Return the input of these rows, or raise an error if it is not one floating-point tensor."""
         x = self.inputs(rows)
         if isinstance(x, Tensor) and x.is_floating_point():
             return x
         shown = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
-            f"AT and VAT move the input, which must be one floating-point tensor, got {shown}; use VAdD with a layer "
+            f"AT and VAT change the input, which must be one floating-point tensor, got {shown}; use VAdD with a layer "
             "behind the embedding, advdrop.insert(model, after=...), or give the step embedded tokens"
         )
 
@@ -247,7 +249,7 @@ class Passes:
         return self._logits(output)
 
     def unnoticed(self) -> AbstractContextManager[None]:
-        """Return a block that leaves the global noise as it was."""
+        """Return a ``with`` block that restores the global generators of torch at its end."""
         return borrowed_noise(self.network.device)
 
     def take_measures(self) -> dict[str, Tensor]:
@@ -259,7 +261,7 @@ class Passes:
         """Run what comes before the first noise, once for all passes of these rows."""
         assert isinstance(self.network, SequentialNetwork)
         kept = self._begun.get(id(x))
-        if kept is None or kept[1]._version != kept[2]:  # or if a pass has changed it in place
+        if kept is None or kept[1]._version != kept[2]:  # a pass may have changed it in place
             begun = self.network.begin(x)
             kept = self._begun[id(x)] = x, begun, begun._version
         return kept[1]
@@ -274,7 +276,7 @@ class Passes:
         return Pass(lower, tuple(masks.layers), tuple(masks.masks), self._logits(output))
 
     def _joint(self, view: tuple[Rows, View]) -> Any:
-        """Return a pass that ran together with others, or None if there is none such."""
+        """Return a pass that ran as one batch with others, or None if this one did not."""
         if not self._joined:
             self._joined = True
             self._run_together()
@@ -312,9 +314,9 @@ class Passes:
             self._ready[key].append(SequentialLower(network, own_h, start.start, start.noise))
 
     def _separable(self, network: SequentialNetwork) -> tuple[list[tuple[Rows, View]], list[tuple[Rows, View]]]:
-        """Return the passes that can run as one batch, whole ones and lower parts.
+        """Return the passes that can run as one batch: the whole passes, and those of which only the lower part runs.
 
-        There are none if a module mixes rows, or if a pass has to repeat the noise of another.
+        There are none if a module may mix rows, or if a pass has to repeat the noise of another.
         """
         plan, upper = self._plan, network.upper
         if plan.input_gradient or plan.repeated == "all" or (plan.repeated == "upper" and not still(upper)):
@@ -328,5 +330,5 @@ class Passes:
 
 
 def _drop_probability(layer: AdversarialDropout) -> float:
-    """Return the drop probability in force: 0 in evaluation mode."""
+    """Return the drop probability of a layer, which is 0 in evaluation mode."""
     return layer.p if layer.training else 0.0

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from advdrop import checks
 from advdrop.choices import PassName
@@ -24,7 +25,7 @@ Logits = Callable[[Any], Tensor] | int | str | None
 """How to get the logits from what a network returns: a function, a position in a tuple, or a key. None: the output is a
 tensor, or has an attribute or a key ``logits``."""
 
-# Passes save and restore the global generators, so steps of several threads must not overlap.
+# Passes save and restore the global generators, so steps in different threads must not run at the same time.
 _one_at_a_time = threading.RLock()
 
 
@@ -36,7 +37,7 @@ class Loss:
         loss: Σ λ·term, a scalar; call ``backward()`` on it.
         terms: the mean of each term before its weight, detached. A term of weight 0 does not run and is not listed.
         weights: λ of each term at this progress.
-        measures: what the terms measured, if asked to, such as ``vadd_kl/flips``; detached.
+        measures: what the terms measured, such as ``vadd_kl/flips``, detached; empty unless the step measures.
     """
 
     loss: Tensor
@@ -49,8 +50,8 @@ class Loss:
 class Step(nn.Module):
     """A network and its objective: call it with a batch and get the loss.
 
-    It is one module, so ``DistributedDataParallel(step)`` distributes the whole step, and its ``state_dict`` has
-    everything that a resumed training needs, such as the table of temporal ensembling.
+    It is one module, so ``DistributedDataParallel(step)`` distributes the whole step. Its ``state_dict`` has everything
+    that is needed to resume the training, such as the table of temporal ensembling.
 
     Args:
         model: the network. Terms such as VAdD need an AdversarialDropout layer in it, see :func:`advdrop.insert`.
@@ -58,8 +59,9 @@ class Step(nn.Module):
         logits: how to get the logits from what the network returns; not needed for a tensor, nor for an output with an
             attribute or a key ``logits``.
         updating: the passes that may update the running statistics of batch norm.
-        reuse: whether lower parts of the network are computed once and reused. False makes every pass a full pass; the
-            results are the same, except that passes which would run as one batch draw other random numbers.
+        reuse: whether the part of the network below the layer is computed once and reused. False makes every pass a
+            full pass. The results are the same, except where passes would run as one batch: they then draw other random
+            numbers.
 
     >>> from advdrop import CrossEntropy
     >>> step = Step(nn.Linear(3, 2), CrossEntropy())
@@ -119,7 +121,7 @@ class Step(nn.Module):
             progress: the share of the training that is done, in [0, 1]. Needed if a weight is a schedule.
             generator: the randomness of masks and perturbations, on the device of the batch. Without it, one draw from
                 the global generator seeds them.
-            measure: whether terms measure themselves, such as the number of flips of a mask search.
+            measure: whether terms measure things such as the number of flips of a mask search, for ``Loss.measures``.
         """
         if not isinstance(generator, torch.Generator | None):
             raise TypeError(f"generator must be a torch.Generator, got {generator!r}; torch.Generator().manual_seed(0)")
@@ -162,16 +164,17 @@ class Step(nn.Module):
     def passes(
         self, batch: Batch, terms: tuple[Term, ...], generator: torch.Generator | None = None, measure: bool = False
     ) -> Passes:
-        """Return the passes of one step for these terms; :meth:`forward` does so by itself."""
+        """Return the passes of one step for these terms; :meth:`forward` calls this."""
         network = self._network(batch)
         return Passes(network, batch, self._logits, generator, self.updating, plan_of(terms), measure)
 
     def _network(self, batch: Batch) -> Network:
-        """Return how to run the model, from the last step if nothing has changed since."""
+        """Return how to run the model. The network of the last step is used again if nothing has changed since."""
         modules = all_modules(self.model)
         given = [inputs for inputs in (batch.x, batch.unlabeled, batch.second_view) if inputs is not None]
         example = given[0] if all(isinstance(inputs, Tensor) for inputs in given) else ()
-        state = modules, [_sign(module) for module in modules], type(example), batch.device, self.reuse
+        surroundings = type(example), batch.device, self.reuse, _has_any_global_hook()
+        state = modules, [_signature(module) for module in modules], surroundings
         if self._known is None or self._known[0] != state:
             statistics = RunningStatistics(modules)
             self._known = state, network_of(self.model, example, batch.device, statistics, self.reuse)
@@ -205,22 +208,25 @@ class Step(nn.Module):
             lost.extend(key for key in keys.values() if key not in state_dict)
             found[name] = {key: state_dict[full] for key, full in keys.items() if full in state_dict}
         if found and not lost:
-            self.objective.load_state_dict(found)
+            try:
+                self.objective.load_state_dict(found)
+            except ValueError as error:
+                errors.append(str(error))
         missing.extend(lost)
         own = {f"{prefix}objective.{name}.{key}" for name, state in found.items() for key in state}
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         unexpected[:] = [key for key in unexpected if key not in own]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is found again in the next step."""
+        """Leave out the cached network; the next step makes it again."""
         return {**self.__dict__, "_known": None}
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _sign(module: nn.Module) -> tuple[object, ...]:
-    """Return what decides how a module is run; a change is noticed in the next step."""
+def _signature(module: nn.Module) -> tuple[object, ...]:
+    """Return all that decides how a module is run. If it changes, the next step does not use the cached network."""
     own = module.__dict__
     return (
         module.training,

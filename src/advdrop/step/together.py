@@ -1,10 +1,13 @@
-"""Modules that several passes can share: those that draw no noise, and those that treat each row by itself.
+"""Which modules draw no noise, and which treat each row by itself, so that passes can share work or run as one batch.
 
-Only known modules are relied on, by their exact types and without hooks: a module that mixes the rows of a batch, as
-batch norm does, or that draws one noise for all rows, looks like any other from outside. A module of your own can say
-what it is with the class attribute ``rowwise``: ``"still"`` if it treats each row by itself and draws no noise,
-``"noisy"`` if it draws noise for every row in training, with a strength in its attribute ``p`` or ``sigma``, and
-``"container"`` if it only runs its children.
+This is known only of a list of torch's modules, by their exact types and without hooks. Any other module might mix the
+rows of a batch, as batch norm does, or draw the same noise for all rows. A module of your own can tell with the class
+attribute ``rowwise``:
+
+- ``"still"``: it treats each row by itself and draws no noise.
+- ``"noisy"``: it treats each row by itself and, in training, draws noise for each row. Its attribute ``p`` or ``sigma``
+  is the strength of the noise.
+- ``"container"``: it only runs its children.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ def kind(module: nn.Module) -> Kind | None:
         return None
     if "forward" in module.__dict__:  # replaced in this one module
         return None
-    declared: Kind | None = type(module).__dict__.get("rowwise")  # a subclass must say it again
+    declared: Kind | None = type(module).__dict__.get("rowwise")  # not inherited: a subclass may behave differently
     return declared or _KINDS.get(type(module))
 
 

@@ -1,6 +1,5 @@
 """The data of the benchmark on unlabeled data: reading tables, splitting them, and their halves."""
 
-import hashlib
 import zipfile
 
 import numpy as np
@@ -104,13 +103,12 @@ def test_more_labels_include_the_fewer():
     assert np.array_equal(test, same)
 
 
-def test_the_half_is_the_parity_of_the_first_byte_of_the_hash():
-    every = [name for kind in ("table", "text", "image") for name in names(kind)]
-    for name in every:
-        assert half(name) == ("choose", "look")[int(hashlib.sha256(name.encode()).hexdigest()[:2], 16) % 2]
-    assert (half("banana"), half("iris")) == ("choose", "look")
-    assert {half(name) for name in every} == {"choose", "look"}
-    assert len(every) == len(set(every))
+def test_half_of_the_sets_of_a_kind_are_for_looking():
+    for kind in ("table", "text", "image"):
+        chosen = [half(name) for name in names(kind) if name != "mnist5k"]
+        assert abs(chosen.count("choose") - chosen.count("look")) <= 1
+    assert [half(name) for name in ("banana", "iris", "imdb", "svhn")] == ["choose", "look", "look", "choose"]
+    assert half("mnist5k") == half("mnist")
 
 
 def test_what_is_unknown_is_refused():

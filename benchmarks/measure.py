@@ -86,13 +86,18 @@ def gflops_per_second(flops: float, milliseconds: float) -> float:
     return flops / milliseconds / 1e6
 
 
-def record(path: Path, rows: list[dict[str, Any]], command: str) -> None:
-    """Write the rows, and what they were measured with."""
+def record(path: Path, rows: list[dict[str, Any]], command: str, quiet: bool = False) -> None:
+    """Write the rows, each on a line of its own, and what they were measured with."""
     from advdrop.lab.environment import machine, versions  # which takes a while
+    from advdrop.lab.files import written
 
-    whole = {"command": command, "machine": machine(), "versions": versions(), "rows": rows}
-    path.write_text(json.dumps(whole, indent=1) + "\n")
-    print(f"wrote {path}")
+    head = {"command": command, "machine": machine(), "versions": versions()}
+    lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
+    text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n ]\n}}\n'
+    with written(path) as file:
+        file.write(text.encode())
+    if not quiet:
+        print(f"wrote {path}")
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -21,7 +21,6 @@ import flips
 import scaling
 import search
 import step
-import tabular
 from advdrop.lab.records.measurement import measurements
 from advdrop.lab.report.collect import collect
 from advdrop.lab.report.diagram import passes
@@ -31,7 +30,7 @@ from advdrop.lab.report.svg import standalone
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md", "docs/scikit-learn.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md")
 IMAGES = ROOT / "docs/images"
 
 Rows = list[dict[str, Any]]
@@ -45,8 +44,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
-    "tabular": ("tabular", tabular.table),
-    "tabular-cost": ("tabular", tabular.cost_table),
 }
 
 

@@ -16,5 +16,5 @@ labeled = few != -1
 scaler = StandardScaler().fit(x)
 plain = MLPClassifier((128,), random_state=0, max_iter=500).fit(scaler.transform(x[labeled]), y[labeled])
 print(f"MLPClassifier, {labeled.sum()} labels: {plain.score(scaler.transform(x_test), y_test):.3f}")
-ours = AdversarialDropoutClassifier(random_state=0, max_iter=60).fit(x, few)
+ours = AdversarialDropoutClassifier(random_state=0, updates=100).fit(x, few)
 print(f"AdversarialDropoutClassifier, {(~labeled).sum()} rows more, unlabeled: {ours.score(x_test, y_test):.3f}")

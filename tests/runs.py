@@ -23,7 +23,13 @@ def rings(train: int = 60, test: int = 30, features: int = 6) -> DataSet:
     return DataSet("rings", part(train), part(test), CLASSES)
 
 
-def tiny(*settings: str, data: DataSet | None = None, method: str = "vadd-kl", labels: int | str = 12) -> RunConfig:
+def tiny(
+    *settings: str,
+    data: DataSet | None = None,
+    method: str = "vadd-kl",
+    labels: int | str = 12,
+    preset: str = "paper",
+) -> RunConfig:
     """A run of a second: twelve updates in three epochs of a small network, with whatever is set."""
     data = data or rings()
     base = {
@@ -33,5 +39,11 @@ def tiny(*settings: str, data: DataSet | None = None, method: str = "vadd-kl", l
     }
     given = overrides(settings)
     return resolve(
-        "rings", shape=data.shape, examples=len(data.train), labels=labels, method=method, settings=merged(base, given)
+        "rings",
+        shape=data.shape,
+        examples=len(data.train),
+        labels=labels,
+        method=method,
+        preset=preset,
+        settings=merged(base, given),
     )

@@ -79,6 +79,12 @@ def test_positives(value):
     assert checks.positive("sigma", value) == value
 
 
+@pytest.mark.parametrize("value", [0, 0.0, -0.0, 1e-9, 3, 1e9])
+def test_numbers_that_are_not_negative(value):
+    assert checks.not_negative("power", value) == value
+    assert type(checks.not_negative("power", value)) is float
+
+
 @pytest.mark.parametrize(("value", "least"), [(1, 1), (0, 0), (7, 3)])
 def test_counts(value, least):
     assert checks.count("units", value, least) == value
@@ -97,6 +103,11 @@ REFUSED = [
     (checks.positive, NAN, ValueError, "must be positive and finite, got nan"),
     (checks.positive, True, TypeError, "must be a number, got True (bool)"),
     (checks.positive, "1", TypeError, "must be a number, got '1' (str)"),
+    (checks.not_negative, -1e-9, ValueError, "must be zero or more and finite, got -1e-09"),
+    (checks.not_negative, INF, ValueError, "must be zero or more and finite, got inf"),
+    (checks.not_negative, NAN, ValueError, "must be zero or more and finite, got nan"),
+    (checks.not_negative, False, TypeError, "must be a number, got False (bool)"),
+    (checks.not_negative, "0", TypeError, "must be a number, got '0' (str)"),
     (checks.count, 0, ValueError, "must be at least 1, got 0"),
     (checks.count, 1.0, TypeError, "must be an int, got 1.0 (float)"),
     (checks.count, True, TypeError, "must be an int, got True (bool)"),

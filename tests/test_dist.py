@@ -124,7 +124,7 @@ USES = {
 import numpy as np, advdrop
 x = np.random.default_rng(0).normal(size=(60, 3))
 y = np.where(np.arange(60) < 30, (x[:, 0] > 0).astype(int), -1)
-assert advdrop.AdversarialDropoutClassifier(max_iter=20, random_state=0).fit(x, y).score(x, x[:, 0] > 0) > 0.7
+assert advdrop.AdversarialDropoutClassifier(updates=20, random_state=0).fit(x, y).score(x, x[:, 0] > 0) > 0.7
 """,
     "tensorboard": "import tensorboard, torch.utils.tensorboard",
     "train": """

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from advdrop.objectives import CrossEntropy as CrossEntropy
     from advdrop.objectives import EntropyMinimization as EntropyMinimization
     from advdrop.objectives import MutualExclusivity as MutualExclusivity
+    from advdrop.objectives import OtherMembers as OtherMembers
     from advdrop.objectives import PiModel as PiModel
     from advdrop.objectives import SAdD as SAdD
     from advdrop.objectives import TemporalEnsembling as TemporalEnsembling
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from advdrop.objectives import VAdD as VAdD
     from advdrop.presets import AUTHORS as AUTHORS
     from advdrop.presets import PAPER as PAPER
+    from advdrop.presets import ROBUST as ROBUST
     from advdrop.schedules import Ramp as Ramp
     from advdrop.sklearn import AdversarialDropoutClassifier as AdversarialDropoutClassifier
     from advdrop.sklearn import AdversarialDropoutRegressor as AdversarialDropoutRegressor
@@ -79,6 +81,7 @@ _HOME = {
         "CrossEntropy",
         "EntropyMinimization",
         "MutualExclusivity",
+        "OtherMembers",
         "PiModel",
         "SAdD",
         "TemporalEnsembling",
@@ -86,7 +89,7 @@ _HOME = {
         "TransformationStability",
         "VAdD",
     ],
-    "presets": ["AUTHORS", "PAPER"],
+    "presets": ["AUTHORS", "PAPER", "ROBUST"],
     "schedules": ["Ramp"],
     "sklearn": ["AdversarialDropoutClassifier", "AdversarialDropoutRegressor"],
     "step.batch_norm": ["frozen_statistics"],

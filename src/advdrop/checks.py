@@ -76,6 +76,15 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
+def not_negative(name: str, value: float) -> float:
+    """Return ``value`` as a finite float of at least zero, or raise an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(f"{name} must be zero or more and finite, got {value!r}")
+    return float(value)
+
+
 def count(name: str, value: int, least: int = 1) -> int:
     """Return ``value`` as an int of at least ``least``, or raise an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -79,3 +79,20 @@ class Ramp:
     def __call__(self, progress: float) -> float:
         """Return the weight at this progress."""
         return self.maximum * ramp_up(progress, self.over)
+
+
+@dataclass
+class Trust:
+    """A factor of a weight that is changed in the course of a training: how far the targets can be trusted.
+
+    >>> trust = Trust(0.25)
+    >>> trust(0.1), trust(0.9)
+    (0.25, 0.25)
+    """
+
+    value: float = 1.0
+
+    def __call__(self, progress: float) -> float:
+        """Return the factor; it does not depend on the progress."""
+        del progress
+        return self.value

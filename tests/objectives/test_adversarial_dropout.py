@@ -18,6 +18,7 @@ from advdrop import (
     RandomFlips,
     SAdD,
     Search,
+    Step,
     VAdD,
     cross_entropy,
     kl,
@@ -231,6 +232,95 @@ def test_any_target():
     torch.testing.assert_close(values(model, term, rows), kl(uniform, logits, given="probabilities"))
 
 
+def test_a_detached_target_has_the_same_value_and_no_gradient(rows):
+    model, spy, given = quiet(p=0.5).double(), Spy(FirstOrder()), only(rows, "unlabeled")
+    ours = values(model, VAdD(noise="shared", search=spy, detach=True), given)
+    torch.testing.assert_close(ours, values(model, VAdD(noise="shared"), given), rtol=0, atol=0)
+    h, rest = model[:2](rows["unlabeled"]), model[3:]
+    clean, adversarial = rest(h * sample_mask(h, 0.5, seeded()) / 0.5), rest(h * spy.masks[0] / 0.5)
+    found = gradients(model, ours.mean())
+    close(found, gradients(model, kl(clean.detach(), adversarial).mean()))
+    undetached = gradients(model, values(model, VAdD(noise="shared"), given).mean())
+    assert not torch.allclose(undetached[0], found[0])
+
+
+def test_a_gradient_of_the_target_alone_is_cut():
+    model, rows = quiet(0.5), only(batch(), "unlabeled")
+    target = torch.zeros(16, CLASSES, requires_grad=True)
+    for detach in (False, True):
+        term = AdD(target=lambda passes, rows: target, divergence=kl, rows="unlabeled", detach=detach)
+        (slope,) = torch.autograd.grad(values(model, term, rows).sum(), target, allow_unused=True)
+        assert (slope is None) == detach
+
+
+@pytest.mark.parametrize("power", [1.0, 2.5])
+@pytest.mark.parametrize("divergence", REFERENCES)
+def test_confidence_weighs_each_row_by_its_target(rows, divergence, power):
+    model, u = linear(), rows["unlabeled"].numpy()
+    mask = sample_mask(rows["unlabeled"], 0.5, seeded()).numpy()
+    w, b = (parameter.detach().numpy() for parameter in model[1].parameters())
+    target = softmax((u * mask / 0.5) @ w.T + b)
+    expected, _ = by_hand(model, u, mask, target, *REFERENCES[divergence], 0.5, budget=2)
+    weight = ((target.max(1) - 1 / CLASSES) / (1 - 1 / CLASSES)) ** power
+    term = VAdD(divergence=divergence, noise="shared", confidence=power)
+    np.testing.assert_allclose(
+        values(model, term, only(rows, "unlabeled")).detach(), weight * expected, rtol=1e-10, atol=1e-14
+    )
+
+
+def test_the_weight_of_a_row_is_a_constant(rows):
+    model, given = quiet(0.5).double(), only(rows, "unlabeled")
+    term = VAdD(noise="shared", confidence=1.0)
+    target = passes_of(model, term, rows=given).clean("unlabeled").logits.detach().softmax(1)
+    weight = (target.amax(1) - 1 / CLASSES) / (1 - 1 / CLASSES)
+    plain = values(model, VAdD(noise="shared"), given)
+    close(gradients(model, values(model, term, given).sum()), gradients(model, (weight * plain).sum()))
+
+
+def test_labels_are_certain():
+    model, rows = quiet(0.5), only(batch(), "x", "y")
+    torch.testing.assert_close(values(model, SAdD(confidence=1.0), rows), values(model, SAdD(), rows))
+
+
+def test_the_flips_may_start_from_a_fresh_mask(rows):
+    model, u, generator = linear(), rows["unlabeled"].numpy(), seeded()
+    mask, fresh = (sample_mask(rows["unlabeled"], 0.5, generator).numpy() for _ in range(2))
+    w, b = (parameter.detach().numpy() for parameter in model[1].parameters())
+    target = softmax((u * mask / 0.5) @ w.T + b)
+    expected, flipped = by_hand(model, u, fresh, target, *REFERENCES[kl], 0.5, budget=2)
+    term = VAdD(noise="shared", fresh=True)
+    np.testing.assert_allclose(values(model, term, only(rows, "unlabeled")).detach(), expected, rtol=1e-10)
+    problem, (found,) = spied(term, model, only(rows, "unlabeled"))
+    np.testing.assert_array_equal(problem.sampled[0], fresh)
+    np.testing.assert_array_equal(found, flipped)
+    assert hamming(found, problem.sampled[0]).max() == 2
+
+
+def test_without_flips_a_fresh_mask_is_the_pi_model(rows):
+    model, generator = linear(), seeded()
+    clean, again = (
+        model[1](rows["unlabeled"] * sample_mask(rows["unlabeled"], 0.5, generator) / 0.5) for _ in range(2)
+    )
+    term = VAdD(noise="shared", fresh=True, delta=0.0)
+    torch.testing.assert_close(values(model, term, only(rows, "unlabeled")), kl(clean, again))
+
+
+@pytest.mark.parametrize("noise", ["shared", "independent"])
+def test_the_options_change_nothing_unless_asked_for(noise):
+    losses, after = [], []
+    for options in ({}, {"detach": False, "confidence": 0.0, "fresh": False}, {"detach": True}, {"fresh": True}):
+        torch.manual_seed(0)
+        model, generator = quiet(0.5), seeded()
+        loss = Step(model, VAdD(noise=noise, **options))(**only(batch(), "unlabeled"), generator=generator).loss
+        losses.append((loss.item(), gradients(model, loss)[0]))
+        after.append(generator.get_state())
+    assert losses[0][0] == losses[1][0] == losses[2][0] != losses[3][0]
+    assert torch.equal(losses[0][1], losses[1][1])
+    assert torch.equal(after[0], after[1])  # nothing more is drawn
+    assert torch.equal(after[0], after[2])
+    assert not torch.equal(after[0], after[3])
+
+
 def test_vadd_on_the_labeled_rows():
     model, rows = quiet(0.5), batch()
     on_labeled = values(model, VAdD(rows="labeled"), rows)
@@ -315,6 +405,8 @@ REFUSED = {
     "noise": (lambda: VAdD(noise="none"), ValueError, "'independent', 'shared', got 'none'"),
     "budget": (lambda: VAdD(budget="all"), ValueError, "'layer', 'shared', got 'all'"),
     "divergence": (lambda: VAdD(divergence="kl"), TypeError, "advdrop.kl, got 'kl'"),
+    "confidence": (lambda: VAdD(confidence=-0.5), ValueError, "confidence must be .*got -0.5"),
+    "confidence type": (lambda: VAdD(confidence=True), TypeError, "confidence must be a number"),
     "search": (lambda: VAdD(search=FirstOrder), TypeError, r"FirstOrder\(\), got <class"),
     "rows": (lambda: run(noisy(), VAdD(rows="labelled")), ValueError, "'labeled', 'unlabeled', got 'labelled'"),
     "labels of the unlabeled": (lambda: run(noisy(), SAdD(rows="unlabeled")), ValueError, "labeled rows only"),

@@ -56,6 +56,23 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_other_masks_for_the_layers_of_a_pass():
+    layers = AdversarialDropout(0.25, granularity="channel"), AdversarialDropout(0.75)
+    model = nn.Sequential(nn.Conv2d(1, 50, 3), layers[0], nn.Flatten(), layers[1], nn.Linear(450, 3))
+    u = torch.randn(40, 1, 5, 5)
+    passes = passes_of(model, VAdD(), rows={"unlabeled": u})
+    clean = passes.clean("unlabeled")
+    again = passes.sample(clean)
+    assert [tuple(mask.shape) for mask in again] == [(40, 50, 1, 1), (40, 450)]
+    for mask, first, layer in zip(again, clean.masks, layers, strict=True):
+        assert set(mask.flatten().tolist()) == {0.0, 1.0}
+        assert mask.mean().item() == pytest.approx(1 - layer.p, abs=0.05)
+        assert not torch.equal(mask, first)
+    model.eval()
+    passes = passes_of(model, VAdD(), rows={"unlabeled": u})
+    assert all(bool((mask == 1).all()) for mask in passes.sample(passes.clean("unlabeled")))
+
+
 LOWER_PASSES = {  # without unlabeled rows, and with them
     "plain": (CrossEntropy(), 1, 1),
     "sadd": (CrossEntropy() + SAdD(), 1, 1),

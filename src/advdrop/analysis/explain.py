@@ -15,7 +15,8 @@ from advdrop.eval_mode import eval_mode
 from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout, Masks
 from advdrop.objectives import AdD, SAdD, VAdD
-from advdrop.objectives.adversarial_dropout import Searched, labels
+from advdrop.objectives.adversarial_dropout import Searched
+from advdrop.objectives.targets import labels
 from advdrop.randomness import derived_generator
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step

@@ -7,6 +7,7 @@ from advdrop.objectives.cross_entropy import CrossEntropy
 from advdrop.objectives.entropy_minimization import EntropyMinimization
 from advdrop.objectives.pi_model import PiModel
 from advdrop.objectives.sajjadi import MutualExclusivity, TransformationStability
+from advdrop.objectives.targets import OtherMembers
 from advdrop.objectives.temporal_ensembling import TemporalEnsembling
 from advdrop.objectives.vat import VAT
 
@@ -19,6 +20,7 @@ __all__ = [
     "EntropyMinimization",
     "MutualExclusivity",
     "Objective",
+    "OtherMembers",
     "PiModel",
     "SAdD",
     "TemporalEnsembling",

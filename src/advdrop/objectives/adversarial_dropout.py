@@ -5,10 +5,9 @@ L_AdD = D[g(x, y, θ), f(x, εadv)],   εadv = argmax D[g, f(x, ε)] over ‖εs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import mul
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from torch import Tensor
 
@@ -19,27 +18,12 @@ from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, s
 from advdrop.masks.budget import warn_no_flip
 from advdrop.masks.search import SearchBudget
 from advdrop.objectives.base import Term
+from advdrop.objectives.targets import Target, clean_output, confidence, labels
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
     from advdrop.step.network import Lower
     from advdrop.step.passes import Pass, Passes, Repeated, View
-
-Target = Callable[[Any, Any], Tensor]
-"""g: a function that takes the passes of the step and the rows of the term, and returns labels ``(B,)``, or logits or
-probabilities ``(B, C)``."""
-
-
-def labels(passes: Passes, rows: Rows) -> Tensor:
-    """Return g(y) = y, the target of SAdD."""
-    if rows != "labeled":
-        raise ValueError(f"labels are the target of labeled rows only, got rows={rows!r}")
-    return passes.batch.labels()
-
-
-def clean_output(passes: Passes, rows: Rows) -> Tensor:
-    """Return g(x, θ) = f(x, εs), the target of VAdD."""
-    return passes.clean(rows).logits
 
 
 @dataclass(frozen=True)
@@ -68,7 +52,7 @@ class AdD(Term):
     """D[g, f(x, εadv)], for any target, divergence and search.
 
     Args:
-        target: g. The gradient of the loss flows into it; the search treats it as a constant.
+        target: g. The gradient of the loss flows into it unless ``detach`` is set; the search treats it as a constant.
         divergence: D.
         delta: δ for every layer; each layer's own if not given.
         search: how to search for εadv.
@@ -79,6 +63,9 @@ class AdD(Term):
             the lower network, which the search and the adversarial pass share.
         budget: ``"layer"`` allows int(δ·H) flips in each layer; ``"shared"`` allows int(Σ δ·H) in all layers together.
         given: what a floating-point target is.
+        detach: whether g is a constant in the loss, too. Without it, the same output for all rows is a minimum.
+        confidence: the power of a weight on each row, ((max_c g_c − 1/C) / (1 − 1/C))^confidence; 0 is no weight.
+        fresh: whether the flips start from a new sampled mask εs instead of that of the clean pass.
         rows: the rows the term runs on.
 
     References: Park et al. (2018), formulas 3 to 5 and Algorithm 1.
@@ -93,6 +80,9 @@ class AdD(Term):
     noise: Noise = "independent"
     budget: BudgetOf = "layer"
     given: Given = "logits"
+    detach: bool = False
+    confidence: float = 0.0
+    fresh: bool = False
     _warned: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +94,7 @@ class AdD(Term):
             raise TypeError(f"search must be a search such as FirstOrder(), got {self.search!r}")
         checks.choice("noise", self.noise, ("independent", "shared"))
         checks.choice("budget", self.budget, ("layer", "shared"))
+        checks.not_negative("confidence", self.confidence)
 
     @property
     def name(self) -> str:
@@ -131,10 +122,11 @@ class AdD(Term):
         found = self.searched(passes)
         clean = found.clean
         if passes.measure:
-            passes.measures = search_measures(clean.masks, found.masks, found.problem.budget, found.jacobians)
+            passes.measures = search_measures(found.problem.sampled, found.masks, found.problem.budget, found.jacobians)
         masks, shared = clean.scale(found.masks), self.noise == "shared"
         logits = passes.masked(found.lower, clean, masks, "adversarial", repeat=shared)
-        return self.divergence(found.target, logits, given=self.given)
+        value = self.divergence(found.target, logits, given=self.given)
+        return value * confidence(found.target, self.given, self.confidence) if self.confidence else value
 
     def searched(self, passes: Passes) -> Searched:
         """Search for εadv, and return it together with the clean pass, the target and the problem."""
@@ -146,6 +138,7 @@ class AdD(Term):
                 "advdrop.AdversarialDropout(p, delta) in place of nn.Dropout"
             )
         target = self.target(passes, self.rows)
+        target = target.detach() if self.detach else target
         lower = clean.lower if self.noise == "shared" else passes.lower_again(self.rows)
         search_divergence, fixed = self.search_divergence or self.divergence, target.detach()
 
@@ -156,8 +149,9 @@ class AdD(Term):
         budget = self._budget(clean)
         jacobians: list[Masks] = []
         observe = jacobians.append if passes.measure else None
-        problem = MaskProblem(divergence, clean.masks, budget, clean.scale, passes.generator, observe)
-        masks = self.search(problem) if self._may_flip(clean, budget) else clean.masks
+        sampled = passes.sample(clean) if self.fresh else clean.masks
+        problem = MaskProblem(divergence, sampled, budget, clean.scale, passes.generator, observe)
+        masks = self.search(problem) if self._may_flip(clean, budget) else sampled
         return Searched(clean, target, lower, problem, masks, jacobians)
 
     def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:

@@ -4,27 +4,55 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import ceil
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from advdrop.divergences import Divergence
+from advdrop.divergences import Divergence, mse
+from advdrop.objectives import OtherMembers, Term, VAdD
+from advdrop.objectives.targets import clean_output
 from advdrop.randomness import borrowed_noise, derived_seed, seed_noise
 from advdrop.sklearn.training import ANNEALED, Table, Training
 
 Array = npt.NDArray[Any]
+
+FOLDS = 5
+"""Each labels-only member learns without one of so many parts of the labels, by which it is tested."""
+PARTS = 20
+"""A training is watched for a collapse, and its loss is recorded, so many times."""
+EARLY = 50
+"""After fewer updates, predictions may look like a collapse by chance, so they are not watched."""
+WATCHED = 1000
+"""The number of unlabeled rows that are watched, at most."""
+ENOUGH = 20
+"""The number of labels of each class from which the gain by unlabeled rows is measured."""
+FEWEST_UPDATES, MOST_UPDATES, EPOCHS = 400, 4000, 40
+"""Automatic length: so many passes over the labeled rows, within these limits."""
+
+
+class Gain(NamedTuple):
+    """How much better the predictions of held-out labels are with the unlabeled rows than without.
+
+    Args:
+        mean: the difference of the scores (accuracy or R²).
+        standard_error: of the mean, over the held-out labels.
+    """
+
+    mean: float
+    standard_error: float
 
 
 class AdversarialDropoutEstimator(BaseEstimator, ABC):
@@ -35,212 +63,369 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "members": [Interval(Integral, 1, None, closed="left")],
+        "blend": [Interval(Real, 0, 1, closed="left")],
         "p": [Interval(Real, 0, 1, closed="left")],
         "delta": [Interval(Real, 0, 1, closed="both")],
-        "noise": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "weight": [Interval(Real, 0, None, closed="left")],
         "ramp": [Interval(Real, 0, 1, closed="both")],
         "standardize": ["boolean"],
-        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "unlabeled_batch_size": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "updates": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "measure_gain": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "device": [str],
     }
     _divergences: ClassVar[tuple[Divergence, Divergence]]
     """D of the supervised loss and D of the adversarial term."""
-    _most_noise: ClassVar[float]
-    """The automatic noise in the limit of no labels."""
-    best_validation_score_: float
+    _semi: Training
+    _plain: Training | None
+    skill_: float
+    collapsed_: bool
+    unlabeled_gain_: Gain | None
 
     def __init__(
         self,
         hidden_layer_sizes: int | Sequence[int] = (128,),
         *,
+        members: int = 10,
+        blend: float = 1 / 3,
         p: float = 0.2,
         delta: float = 0.05,
-        noise: float | Literal["auto"] = "auto",
-        weight: float = 1.0,
+        weight: float = 2.0,
         ramp: float = 0.3,
         standardize: bool = True,
-        batch_size: int | Literal["auto"] = "auto",
+        batch_size: int = 200,
+        unlabeled_batch_size: int = 200,
         learning_rate: float = 0.003,
-        max_iter: int = 200,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 20,
+        updates: int | Literal["auto"] = "auto",
+        measure_gain: bool = True,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool | int = False,
         device: str = "cpu",
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
+        self.members = members
+        self.blend = blend
         self.p = p
         self.delta = delta
-        self.noise = noise
         self.weight = weight
         self.ramp = ramp
         self.standardize = standardize
         self.batch_size = batch_size
+        self.unlabeled_batch_size = unlabeled_batch_size
         self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
+        self.updates = updates
+        self.measure_gain = measure_gain
         self.random_state = random_state
         self.verbose = verbose
         self.device = device
-
-    @property
-    def loss_curve_(self) -> list[float]:
-        """The mean loss of each epoch."""
-        return self._training.losses
-
-    @property
-    def n_iter_(self) -> int:
-        """The number of epochs that were trained."""
-        return len(self._training.losses)
 
     @abstractmethod
     def _targets(self, y: Array) -> Tensor:
         """Return labels in the form that the supervised loss takes."""
 
     @abstractmethod
-    def _validation_score(self, y: Array, outputs: Array) -> float:
-        """Return the score for early stopping; higher is better."""
+    def _folds(self, y: Array, rng: np.random.RandomState) -> Array:
+        """Divide labels into ``FOLDS`` parts. Return the part of each label, or -1 if it is never left out."""
+
+    @abstractmethod
+    def _skill(self, y: Array, outputs: Array) -> float:
+        """Return how good predictions are: 0 is no better than a guess, 1 is perfect."""
+
+    @abstractmethod
+    def _scores(self, y: Array, outputs: Array) -> Array:
+        """Return a score of each prediction, ``(N,)``; their mean is the score of the estimator."""
+
+    @abstractmethod
+    def _enough(self, y: Array) -> bool:
+        """Return True if there are enough labels to measure the gain by unlabeled rows."""
+
+    @abstractmethod
+    def _mean(self, outputs: Array) -> Array:
+        """Return the mean prediction of some members from their outputs ``(K, N, C)``, ``(N, C)``."""
+
+    @abstractmethod
+    def _collapse(self, outputs: Array, plain: Array) -> str:
+        """Return what is wrong with predictions beside those of labels-only members, or nothing."""
 
     def _fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
-        """Train a new network.
+        """Train new members.
 
         Args:
             x: the features of all rows.
             y: their labels; those of unlabeled rows are ignored.
             labeled: whether each row has a label.
             sample_weight: the weight of each row, or None.
-            outputs: the number of outputs of the network.
+            outputs: the number of outputs of a network.
         """
-        self._start(x, labeled, outputs)
-        kept, held = np.arange(len(x)), np.empty(0, dtype=np.intp)
-        if self.early_stopping:
-            held = self._held_back(y, np.flatnonzero(labeled))
-            kept = np.setdiff1d(kept, held)
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)[kept]
-        table = self._table(x[kept], y[kept], labeled[kept], weights)
-        best, since = self.network_.state_dict(), 0
-        for epoch in range(self.max_iter):
-            loss = self._training.epoch(table, epoch / self.max_iter, (epoch + 1) / self.max_iter)
-            if len(held):
-                score = self._validation_score(y[held], self._outputs(x[held]))
-                since = 0 if score > self.best_validation_score_ else since + 1
-                if since == 0:
-                    best, self.best_validation_score_ = copy.deepcopy(self.network_.state_dict()), score
-            self._print_progress(epoch + 1, loss)
-            if len(held) and since >= self.n_iter_no_change:
-                break
-        if len(held):
-            self.network_.load_state_dict(best)
+        self._start(x)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
+        rows, table = self._table(x, y, labeled, weights)
+        self.skill_, self.collapsed_, self.unlabeled_gain_, self._plain = 1.0, False, None, None
+        self._tested = len(rows)
+        course: list[Array] = []
+        fold = self._folds(y[rows], np.random.RandomState(derived_seed(self._seed, "folds") % 2**32))
+        companions = self._companions()
+        measured = bool(self.measure_gain and self.weight and len(table.unlabeled) and self._enough(y[rows]))
+        if companions:
+            companions = max(companions, 4 * FOLDS) if measured else companions
+            left = _without_folds(table, fold, companions)
+            self._plain = self._trained("plain", left, outputs, companions, course=course)
+            self.skill_ = self._held_out_skill(x[rows], y[rows], fold)
+        self._semi = self._trained("semi", table, outputs, int(self.members), trust=self._trust(), course=course)
+        if measured and companions:
+            self._measure_gain(x[rows], y[rows], fold, table, outputs)
         return self
+
+    def _trust(self) -> float:
+        """Return the factor of λ: the square of the skill."""
+        return 0.0 if self.collapsed_ else self.skill_**2
+
+    def _companions(self) -> int:
+        """Return the number of labels-only members that the blend needs."""
+        return ceil(self.members * self.blend / (1 - self.blend)) if self.blend else 0
 
     def _partial_fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
-        """Train one more epoch, with the full λ and the full learning rate."""
-        if not hasattr(self, "network_"):
-            self._start(x, labeled, outputs)
+        """Make one pass over these rows, with the full λ and the full learning rate.
+
+        The skill is measured on labels before the members learn from them.
+        """
+        first = not hasattr(self, "_seed")
+        if first:
+            self._start(x)
+            companions = self._companions()
+            self.loss_curve_, self.collapsed_, self.unlabeled_gain_ = [], False, None
+            self.skill_ = 0.0 if companions else 1.0
+            self._plain = self._training("plain", outputs, companions) if companions else None
+            self._semi = self._training("semi", outputs, int(self.members))
+            self._tested = 0
+        else:
+            self._scaler.partial_fit(x)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
-        loss = self._training.epoch(self._table(x, y, labeled, weights), 1 - ANNEALED, 1 - ANNEALED)
-        self._print_progress(self.n_iter_, loss)
+        rows, table = self._table(x, y, labeled, weights)
+        if not first and self._plain is not None:
+            seen = self._skill(y[rows], self._mean(self._outputs(self._plain, x[rows])))
+            share = len(rows) / (self._tested + len(rows))
+            self.skill_ = (1 - share) * self.skill_ + share * seen
+            self._tested += len(rows)
+        passes = [ceil(len(table.labeled) / self.batch_size), ceil(len(table.unlabeled) / self.unlabeled_batch_size)]
+        for training in (self._plain, self._semi):
+            if training is not None:
+                training.trust.value = self._trust()
+                loss = training.train(table, max(passes), 1 - ANNEALED, 1 - ANNEALED)
+        self.loss_curve_.append(loss)
         return self
 
-    def _start(self, x: Array, labeled: Array, outputs: int) -> None:
-        """Make a new network and its optimizer, and measure the scale of the features."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        sizes = [int(size) for size in np.atleast_1d(self.hidden_layer_sizes)]
-        self._mean, self._scale = np.zeros(x.shape[1]), np.ones(x.shape[1])
-        if self.standardize:
-            self._mean, spread = x.mean(axis=0), x.std(axis=0)
-            constant = spread <= 1e-12 * np.abs(self._mean)
-            self._scale = np.where(constant, 1.0, spread)
-        device = torch.device(self.device)
+    def _start(self, x: Array) -> None:
+        """Choose the seed, and measure the scale of the features."""
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._scaler = StandardScaler(with_mean=self.standardize, with_std=self.standardize).partial_fit(x)
+
+    def _consistency(self, members: int, groups: int) -> Term:
+        """Return the term for unlabeled rows: VAdD with the detached mean of the other members as its target.
+
+        Args:
+            members: K.
+            groups: the members form so many groups that learn from each other only within their group.
+        """
+        numbers = self._divergences[1] is mse
+        together = members > groups
+        return VAdD(
+            target=OtherMembers(members, values=numbers, groups=groups) if together else clean_output,
+            given="probabilities" if together else "logits",
+            divergence=self._divergences[1],
+            noise="shared",
+            detach=True,
+            confidence=0.0 if numbers else 1.0,
+        )
+
+    def _training(self, arm: str, outputs: int, members: int, groups: int = 1) -> Training:
+        """Return new members and their optimizer."""
+        device, seed = torch.device(self.device), derived_seed(self._seed, arm)
         with borrowed_noise(device):
-            seed_noise(device, derived_seed(seed, "initialisation"))  # this spelling gives the weights of version 0.1
-            self._training = Training(
-                x.shape[1],
+            seed_noise(device, derived_seed(seed, "initialization"))
+            return Training(
+                self.n_features_in_,
                 outputs,
-                sizes,
+                [int(size) for size in np.atleast_1d(self.hidden_layer_sizes)],
+                members=members,
                 p=float(self.p),
                 delta=float(self.delta),
-                noise=self._most_noise * (1 - labeled.mean()) if self.noise == "auto" else float(self.noise),
                 supervised=self._divergences[0],
-                adversarial=self._divergences[1],
+                consistency=None if arm == "plain" else self._consistency(members, groups),
                 weight=float(self.weight),
                 ramp=float(self.ramp),
-                batch_size=_batch_size(len(x)) if self.batch_size == "auto" else int(self.batch_size),
+                batch_size=int(self.batch_size),
+                unlabeled_batch_size=int(self.unlabeled_batch_size),
                 learning_rate=float(self.learning_rate),
                 seed=seed,
                 device=device,
             )
-        self.network_ = self._training.network
-        self.best_validation_score_ = -np.inf
 
-    def _held_back(self, y: Array, rows: Array) -> Array:
-        """Choose the rows for early stopping, with the same share of each class where there are enough rows."""
-        count = ceil(self.validation_fraction * len(rows))
-        if not 0 < count < len(rows):
-            raise ValueError(
-                f"early_stopping would hold back {count} of {len(rows)} labeled rows; label more, or leave it out"
+    def _trained(
+        self,
+        arm: str,
+        table: Table,
+        outputs: int,
+        members: int,
+        *,
+        trust: float = 1.0,
+        groups: int = 1,
+        course: list[Array] | None = None,
+    ) -> Training:
+        """Train new members from beginning to end.
+
+        Args:
+            arm: which members: "plain", "semi" or "semi held out".
+            table: the rows.
+            outputs: the number of outputs of a network.
+            members: how many.
+            trust: the factor of λ.
+            groups: see :meth:`_consistency`.
+            course: the predictions for watched rows after each part of the labels-only training, which adds them; the
+                semi-supervised training is compared with them.
+        """
+        training = self._training(arm, outputs, members, groups)
+        training.trust.value = trust
+        watched = table.unlabeled[:WATCHED]
+        if arm == "plain":
+            table = table._replace(unlabeled=table.unlabeled[:0])
+        updates = _auto_updates(len(table.labeled), self.batch_size) if self.updates == "auto" else int(self.updates)
+        parts = min(PARTS, updates)
+        losses = []
+        for part in range(parts):
+            begin, end = part / parts, (part + 1) / parts
+            losses.append(training.train(table, round(end * updates) - round(begin * updates), begin, end))
+            self._print_progress(arm, part + 1, parts, losses[-1])
+            if course is not None and arm == "plain" and len(watched):
+                course.append(self._mean(_members_outputs(training, watched)))
+            watch = arm == "semi" and training.updates >= EARLY and part + 1 < parts
+            if course and watch and self.weight and training.trust.value:
+                self._watch(training, watched, course[part])
+        if groups == 1:
+            self.loss_curve_ = losses
+        return training
+
+    def _watch(self, training: Training, rows: Tensor, plain: Array) -> None:
+        """Leave VAdD out from now on if the predictions collapse, and say so.
+
+        They are compared with those of the labels-only members after the same part of their training: early in the
+        training, predictions are not certain anyway.
+        """
+        if reason := self._collapse(self._mean(_members_outputs(training, rows)), plain):
+            training.trust.value, self.collapsed_ = 0.0, True
+            warnings.warn(
+                f"the predictions for unlabeled rows collapse: {reason}. The rest of the training uses the labels "
+                "alone. A smaller weight may help, or unlabeled rows do not help on these data",
+                stacklevel=5,
             )
-        strata = self._strata(y[rows], count)
-        chosen: Array = train_test_split(rows, test_size=count, random_state=self._training.seed, stratify=strata)[1]
-        return chosen
 
-    def _strata(self, y: Array, count: int) -> Array | None:
-        """Return the group of each row if the same share of each group is to be held back."""
-        del y, count
-        return None
+    def _held_out(self, training: Training, x: Array, fold: Array) -> Array:
+        """Return the mean prediction for each labeled row of the members that learned without it, ``(L, C)``."""
+        outputs = self._outputs(training, x)
+        parts, found = _parts(training.members), np.empty(outputs.shape[1:])
+        for part in np.unique(fold):
+            found[fold == part] = self._mean(outputs[parts == part][:, fold == part])
+        return found
 
-    def _table(self, x: Array, y: Array, labeled: Array, weights: Array | None) -> Table:
+    def _held_out_skill(self, x: Array, y: Array, fold: Array) -> float:
+        """Return the skill of the labels-only members on labels that they did not learn from."""
+        assert self._plain is not None
+        tested = (fold >= 0) & np.isin(fold, _parts(self._plain.members))
+        if not tested.any():
+            return 0.0
+        return self._skill(y[tested], self._held_out(self._plain, x[tested], fold[tested]))
+
+    def _measure_gain(self, x: Array, y: Array, fold: Array, table: Table, outputs: int) -> None:
+        """Train once more with each part of the labels left out, and compare with the labels-only members."""
+        assert self._plain is not None
+        members = 4 * FOLDS
+        left = _without_folds(table, fold, members)
+        semi = self._trained("semi held out", left, outputs, members, trust=self._trust(), groups=FOLDS)
+        tested = fold >= 0
+        with_rows, without = (
+            self._scores(y[tested], self._held_out(training, x[tested], fold[tested]))
+            for training in (semi, self._plain)
+        )
+        gains = with_rows - without
+        self.unlabeled_gain_ = Gain(float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains))))
+
+    def _table(self, x: Array, y: Array, labeled: Array, weights: Array | None) -> tuple[Array, Table]:
+        """Return the positions of the labeled rows, and the rows to train on."""
         if weights is not None:
             labeled = labeled & (weights != 0)  # a row of weight 0 is used as one without a label
         rows = np.flatnonzero(labeled)
         if len(rows) == 0:
             raise ValueError("no row has a label and a weight above 0, so there is nothing to learn from")
-        own = None if weights is None else torch.as_tensor(weights[rows] / weights[rows].mean()).float()
-        return Table(
-            self._scaled(x).to(self.device),
-            torch.as_tensor(rows).to(self.device),
+        own = None if weights is None else torch.as_tensor(weights[rows] / weights[rows].mean()).float()[None]
+        scaled = torch.as_tensor(self._scaler.transform(x), dtype=torch.float32)
+        table = Table(
+            scaled[torch.as_tensor(rows)].to(self.device),
             self._targets(y[rows]).to(self.device),
             None if own is None else own.to(self.device),
+            scaled[torch.as_tensor(np.flatnonzero(~labeled))].to(self.device),
         )
+        return rows, table
 
-    def _scaled(self, x: Array) -> Tensor:
-        return torch.as_tensor((x - self._mean) / self._scale, dtype=torch.float32)
+    def _outputs(self, training: Training, x: Array) -> Array:
+        """Return the outputs of each member without dropout, ``(K, N, C)``.
+
+        They are computed in float64, so that no row depends on the size of its batch.
+        """
+        return _members_outputs(training, torch.as_tensor(self._scaler.transform(x)).to(self.device))
 
     def _predicted(self, X: Any) -> Array:
-        """Check the features and return the outputs of the network."""
-        check_is_fitted(self)
-        return self._outputs(validate_data(self, X, reset=False, dtype=np.float64))
+        """Check the features and return the mean prediction of all members, ``(N, C)``."""
+        check_is_fitted(self, "loss_curve_")
+        x = validate_data(self, X, reset=False, dtype=np.float64)
+        semi = self._mean(self._outputs(self._semi, x))
+        if self._plain is None:
+            return semi
+        return np.asarray((1 - self.blend) * semi + self.blend * self._mean(self._outputs(self._plain, x)))
 
-    @torch.no_grad()
-    def _outputs(self, x: Array) -> Array:
-        """Return the outputs without dropout, in float64, so that no row depends on the size of its batch."""
-        exact = copy.deepcopy(self.network_).double().eval()
-        rows = torch.as_tensor((x - self._mean) / self._scale, dtype=torch.float64).to(self.device)
-        return np.asarray(exact(rows).cpu())
+    def _each_member(self, X: Any) -> Array:
+        """Check the features and return the prediction of each member, ``(K, N, C)``."""
+        check_is_fitted(self, "loss_curve_")
+        x = validate_data(self, X, reset=False, dtype=np.float64)
+        arms = [arm for arm in (self._semi, self._plain) if arm is not None]
+        return np.concatenate([np.stack([self._mean(one[None]) for one in self._outputs(arm, x)]) for arm in arms])
 
-    def _print_progress(self, epoch: int, loss: float) -> None:
-        """Print the epoch and the loss: in a terminal on one line, elsewhere on ten lines for the whole fit."""
+    def _print_progress(self, arm: str, part: int, parts: int, loss: float) -> None:
+        """Print the progress and the loss: in a terminal on one line, elsewhere on four lines for each training."""
         if not self.verbose:
             return
-        score = "" if self.best_validation_score_ == -np.inf else f", best score {self.best_validation_score_:.4f}"
-        text = f"epoch {epoch} of {self.max_iter}, loss {loss:.4f}{score}"
+        what = {"plain": "labels only", "semi": "with unlabeled rows", "semi held out": "measuring the gain"}[arm]
+        text = f"{what}: {100 * part // parts} %, loss {loss:.4f}"
         if sys.stdout.isatty():
-            print(f"\r{text}", end="\n" if epoch == self.max_iter else "", flush=True)
-        elif epoch % ceil(self.max_iter / 10) == 0 or epoch == self.max_iter:
+            print(f"\r{text:60}", end="\n" if part == parts else "", flush=True)
+        elif part % ceil(parts / 4) == 0 or part == parts:
             print(text)
 
 
-def _batch_size(rows: int) -> int:
-    """Return a quarter of the rows, at most 200."""
-    return min(200, ceil(rows / 4))
+@torch.no_grad()
+def _members_outputs(training: Training, rows: Tensor) -> Array:
+    """Return the outputs of each member for scaled rows, ``(K, N, C)``, in their precision."""
+    exact = copy.deepcopy(training.network).to(rows.dtype).eval()
+    parts = [exact(part).unflatten(0, (training.members, -1)) for part in rows.split(4096)]
+    return np.asarray(torch.cat(parts, 1).cpu())
+
+
+def _parts(members: int) -> Array:
+    """Return the part of the labels that each member learns without, ``(K,)``: in order, so that parts are groups."""
+    return np.arange(members) * FOLDS // members
+
+
+def _without_folds(table: Table, fold: Array, members: int) -> Table:
+    """Give each member the weight 0 for the labels of its part."""
+    kept = torch.as_tensor(fold[None] != _parts(members)[:, None]).float().to(table.labeled.device)
+    weights = kept if table.weights is None else kept * table.weights
+    return table._replace(weights=weights / weights.mean(1, keepdim=True))
+
+
+def _auto_updates(labels: int, batch_size: int) -> int:
+    """Return the length of a training for so many labeled rows."""
+    return min(max(FEWEST_UPDATES, EPOCHS * ceil(labels / batch_size)), MOST_UPDATES)

@@ -13,44 +13,49 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from advdrop.divergences import cross_entropy, kl
-from advdrop.sklearn.base import AdversarialDropoutEstimator, Array
+from advdrop.sklearn.base import ENOUGH, FOLDS, AdversarialDropoutEstimator, Array
 
 UNLABELED = -1
 """The label of a row without one, as in ``sklearn.semi_supervised``."""
 
 
 class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator):
-    """A multilayer perceptron with adversarial dropout. It also learns from rows without a label.
+    """An ensemble of multilayer perceptrons with adversarial dropout. It also learns from rows without a label.
+
+    The members are trained together. For an unlabeled row, the target of a member is the mean prediction of the others,
+    weighted by its confidence; it is compared with the member's own prediction under adversarial dropout. Some more
+    members learn from the labels alone, each without a fifth of them. They have two uses: the better they predict the
+    labels that they did not see, the more the unlabeled rows count (``skill_``), and a part of the final prediction is
+    theirs (``blend``).
 
     Args:
         hidden_layer_sizes: the number of units of each hidden layer; the masks are on the last.
-        p: the probability with which a unit of the last hidden layer is dropped. With 0, and without noise, the mask
-            search has nothing to start from.
+        members: the number of networks that learn from the unlabeled rows, too.
+        blend: the share of the labels-only members in the prediction. There are members · blend / (1 − blend) of them.
+        p: the probability with which a unit of the last hidden layer is dropped. With 0, the mask search has nothing to
+            start from.
         delta: δ, the share of those units whose mask may be flipped.
-        noise: the standard deviation of normal noise that is added to the standardized features in training. The clean
-            and the adversarial pass see different noise. ``"auto"``: 0.6 times the share of rows without a label, so
-            none if all rows have labels. Without ``standardize`` the noise is in the units of the features.
-        weight: λ, the weight of the adversarial term after its ramp. 0 is ordinary dropout.
+        weight: λ, the weight of the adversarial term after its ramp. It is multiplied by the square of the skill. With
+            0, all members learn from the labels alone.
         ramp: the first part of the training, in which λ grows.
         standardize: whether to bring all features to mean 0 and standard deviation 1 first.
-        batch_size: the number of labeled rows of an update, and of other rows, at most. ``"auto"``: a quarter of the
-            rows, at most 200.
+        batch_size: the number of labeled rows of an update, at most.
+        unlabeled_batch_size: the number of unlabeled rows of an update, at most.
         learning_rate: of Adam; it goes to zero over the last 30 % of the training.
-        max_iter: the number of epochs. An epoch uses every row once, labeled or not.
-        early_stopping: whether to hold back some labeled rows and keep the network with the best score on them.
-        validation_fraction: the share of the labeled rows to hold back.
-        n_iter_no_change: the number of epochs without a better score after which early stopping stops.
-        random_state: the seed of the initial weights, the order of the rows, the noise, the masks and the rows to hold
-            back.
-        verbose: whether to print epochs, losses and scores.
+        updates: the number of updates. ``"auto"``: 40 passes over the labeled rows, at least 400 and at most 4000
+            updates.
+        measure_gain: whether to measure ``unlabeled_gain_`` where there are enough labels. This doubles the time.
+        random_state: the seed of the initial weights, the order of the rows and the masks.
+        verbose: whether to print the progress.
         device: a device of torch, such as ``"cuda"``.
 
     Attributes:
         classes_: the labels, without -1.
-        network_: the trained network.
-        loss_curve_: the mean loss of each epoch.
-        n_iter_: the number of epochs that were trained.
-        best_validation_score_: the best accuracy on the rows that early stopping held back.
+        skill_: how well the labels-only members predict labels that they did not see: 0 is a guess, 1 is perfect.
+        unlabeled_gain_: the mean and the standard error of what the unlabeled rows add to the accuracy on labels that
+            were held out. None if there are fewer than 20 labels of a class: too few to tell.
+        collapsed_: whether the predictions collapsed in training, so that the adversarial term was left out from there.
+        loss_curve_: the mean loss of each twentieth of the training.
         n_features_in_: the number of features.
         feature_names_in_: their names, if X had names.
 
@@ -58,12 +63,11 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
     >>> x, y = load_iris(return_X_y=True)
     >>> few = y.copy()
     >>> few[np.arange(len(y)) % 10 != 0] = -1  # 15 of the 150 labels are left
-    >>> AdversarialDropoutClassifier(max_iter=30, random_state=0).fit(x, few).score(x, y) > 0.8
+    >>> AdversarialDropoutClassifier(updates=100, random_state=0).fit(x, few).score(x, y) > 0.8
     True
     """
 
     _divergences = (cross_entropy, kl)
-    _most_noise = 0.6
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from the rows of X; those whose y is -1 have no label.
@@ -79,7 +83,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return self._fit(x, labels, labeled, sample_weight, len(self.classes_))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train one more epoch on these rows.
+        """Make one more pass over these rows.
 
         Args:
             X: features ``(N, D)``, dense.
@@ -88,7 +92,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
             sample_weight: the weight of each row, ``(N,)``.
         """
         self._validate_params()
-        first = not hasattr(self, "network_")
+        first = not hasattr(self, "_seed")
         x, labels, labeled = self._read(X, y, reset=first)
         if first:
             self.classes_ = self._found(labels[labeled] if classes is None else np.asarray(classes))
@@ -104,9 +108,16 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class, ``(N, C)``, in the order of ``classes_``."""
-        outputs = self._predicted(X)
-        shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+        return self._predicted(X)
+
+    def disagreement(self, X: Any) -> Array:
+        """Return how far the members are apart in each row, ``(N,)``: 0 if all agree, towards 1 if none do.
+
+        It is the mean over the members of the total variation ``½ Σ_c |p_c − p̄_c|`` between a member and the mean of
+        all.
+        """
+        each = self._each_member(X)
+        return np.asarray(0.5 * np.abs(each - each.mean(axis=0)).sum(axis=2).mean(axis=0))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Return the logarithm of the probabilities, ``(N, C)``."""
@@ -137,13 +148,40 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
     def _targets(self, y: Array) -> Tensor:
         return torch.as_tensor(np.searchsorted(self.classes_, y))
 
-    def _strata(self, y: Array, count: int) -> Array | None:
-        classes, counts = np.unique(y, return_counts=True)
-        enough = counts.min() >= 2 and min(count, len(y) - count) >= len(classes)
-        return y if enough else None
+    def _folds(self, y: Array, rng: np.random.RandomState) -> Array:
+        fold, start = np.full(len(y), -1), 0
+        for label in self.classes_:
+            rows = rng.permutation(np.flatnonzero(y == label))
+            if len(rows) > 1:  # a class with one label would be unknown without it
+                fold[rows] = (np.arange(len(rows)) + start) % FOLDS
+                start += len(rows)
+        return fold
 
-    def _validation_score(self, y: Array, outputs: Array) -> float:
-        return float(accuracy_score(y, self.classes_[outputs.argmax(axis=1)]))
+    def _skill(self, y: Array, outputs: Array) -> float:
+        """Return the share of the errors of a guess that are avoided; a guess has the shares of the classes."""
+        guess = np.square(np.unique(y, return_counts=True)[1] / len(y)).sum()
+        accuracy = self._scores(y, outputs).mean()
+        return float(max(0.0, (accuracy - guess) / (1 - guess))) if guess < 1 else 0.0
+
+    def _scores(self, y: Array, outputs: Array) -> Array:
+        return np.asarray(self.classes_[outputs.argmax(axis=1)] == y, dtype=float)
+
+    def _enough(self, y: Array) -> bool:
+        return bool(np.unique(y, return_counts=True)[1].min() >= ENOUGH)
+
+    def _mean(self, outputs: Array) -> Array:
+        shares = np.exp(outputs - outputs.max(axis=2, keepdims=True))
+        return np.asarray((shares / shares.sum(axis=2, keepdims=True)).mean(axis=0))
+
+    def _collapse(self, outputs: Array, plain: Array) -> str:
+        classes = outputs.shape[1]
+        certain, before = (p.max(axis=1).mean() - 1 / classes for p in (outputs, plain))
+        if certain < before / 4:
+            return f"the mean of the highest probability is {certain + 1 / classes:.2f}, for {classes} classes"
+        found, known = (np.bincount(p.argmax(axis=1), minlength=classes).max() / len(p) for p in (outputs, plain))
+        if found > 0.99 and known < 0.9:
+            return f"{100 * found:.0f} % of the rows are put in one class"
+        return ""
 
 
 def _has_label(y: Array) -> Array:

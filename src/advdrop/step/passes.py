@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from advdrop.choices import Noise, PassName
+from advdrop.eval_mode import eval_mode
 from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
@@ -25,6 +26,7 @@ from advdrop.step.network import (
     Network,
     SequentialLower,
     SequentialNetwork,
+    call,
 )
 from advdrop.step.together import rowwise, still
 
@@ -163,6 +165,7 @@ class Passes:
         self._logits, self._updating, self._plan = logits, updating, plan
         self._inputs: dict[Rows, Inputs] = {}
         self._clean: dict[Rows, Pass] = {}
+        self._steady: dict[Rows, Tensor] = {}
         # By the id of an input: the input, what ``begin`` made of it, and the version of that tensor.
         self._begun: dict[int, tuple[Tensor, Tensor, int]] = {}
         # Passes and lower parts that ran as one batch, and that no term has asked for yet.
@@ -220,6 +223,22 @@ class Passes:
         output = lower.output(given, update=update, repeat=repeat)
         given.finish()
         return self._logits(output)
+
+    def steady(self, rows: Rows) -> Tensor:
+        """Return the logits of a pass in evaluation mode, as a constant."""
+        rows = self.batch.rows(rows)
+        if rows not in self._steady:
+            model = self.network.model
+            with eval_mode(model), torch.no_grad():
+                self._steady[rows] = self._logits(call(model, self.batch.inputs(rows)))
+        return self._steady[rows]
+
+    def sample(self, clean: Pass) -> Masks:
+        """Return another εs for the layers of a pass."""
+        pairs = zip(clean.layers, clean.masks, strict=True)
+        return tuple(
+            sample_mask(mask, _drop_probability(layer), self.generator, layer.granularity) for layer, mask in pairs
+        )
 
     def perturbable(self, rows: Rows) -> Tensor:
         """Return the input of these rows, or raise an error if it is not one floating-point tensor."""

@@ -81,7 +81,7 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --labels 2000 --dataset digits", "which has 1"),
         ("train --method vadd-lk", "'vadd-lk', which is unknown (did you mean vadd-kl?)"),
         ("train --method dropout+pi", "dropout is the method without any term"),
-        ("train --preset papers", "--preset must be 'paper' or 'authors', got 'papers'"),
+        ("train --preset papers", "--preset must be 'auto', 'paper', 'authors' or 'robust', got 'papers'"),
         ("train --seed -1", "seed should be greater than or equal to 0, got -1"),
         ("train --updates 0", "training.updates should be greater than or equal to 1, got 0"),
         ("train --set network.detla=0.1", "there is no option network.detla (did you mean delta?)"),
@@ -172,12 +172,12 @@ def test_dry_run_prints_a_configuration_that_can_be_read_and_writes_nothing(caps
     assert code == 0
     assert "delta: 0.3" in out
     assert "weight: 0.1" in out
-    assert re.search(r"# 1,2\d\d parameters; 4 updates of \d+ ms: about 0:00:0\d", out)
+    assert re.search(r"# 2,5\d\d parameters; 4 updates of \d+ ms: about 0:00:0\d", out)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_evaluate_and_show_read_a_run(capsys, tmp_path):
-    main(["train", "mine", *TINY, "--quiet"])
+    main(["train", "mine", *TINY, "--quiet", "--preset", "paper"])
     capsys.readouterr()
     result = RunDirectory.open(tmp_path / "runs" / "mine").result
     code, out, _ = advdrop_says(capsys, "evaluate", "runs/mine", "--json")
@@ -245,7 +245,7 @@ def test_your_own_half_labeled_npz_trains(capsys, tmp_path, monkeypatch):
     code, out, err = advdrop_says(capsys, *typed)
     assert (code, err) == (0, "")
     split = RunDirectory.open(tmp_path / "runs" / "own-all-vadd-kl-0").split
-    assert (len(split.labeled), len(split.unlabeled)) == (60, 90)
+    assert (len(split.labeled), len(split.unlabeled)) == (60, 30)
     monkeypatch.chdir(tmp_path / "runs")  # a run knows where its data are
     code, out, err = advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0")
     assert (code, err) == (0, "")

@@ -331,6 +331,7 @@ def test_differences_name_each_key_once():
     ]
     assert config.differences(resolved("vadd-kl.steps=7")) == ["objective.terms.vadd-kl.steps"]
     assert config.differences(resolved("network.name=mlp")) == [
+        "network.batch_norm",
         "network.dropout",
         "network.hidden",
         "network.kernel",

@@ -86,6 +86,10 @@ ARRIVES = {
     (ADVERSARIAL, "ties"): (lambda t: t.search.ties, "dropped"),
     (ADVERSARIAL, "budget"): (lambda t: t.budget, "shared"),
     (("vadd-kl", "vadd-qe"), "noise"): (lambda t: t.noise, "shared"),
+    (("vadd-kl", "vadd-qe"), "target"): (lambda t: t.target.__name__.removesuffix("_output"), "steady"),
+    (("vadd-kl", "vadd-qe"), "detach"): (lambda t: t.detach, True),
+    (("vadd-kl", "vadd-qe"), "confidence"): (lambda t: t.confidence, 0.5),
+    (("vadd-kl", "vadd-qe"), "fresh"): (lambda t: t.fresh, True),
     (("sadd",), "noise"): (lambda t: t.noise, "independent"),
     (("vat",), "epsilon"): (lambda t: t.epsilon, 1.25),
     (("vat",), "xi"): (lambda t: t.xi, 0.5),
@@ -207,7 +211,7 @@ def test_the_layer_has_the_options_of_the_configuration():
 
 
 OPTIONS = {
-    "mnist-cnn": {"kernel": 5},
+    "mnist-cnn": {"kernel": 5, "dropout": 0.25, "batch_norm": True},
     "conv-large": {
         "norm": "mean-only",
         "momentum": 0.25,

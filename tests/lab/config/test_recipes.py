@@ -236,11 +236,38 @@ def test_naming_the_network_of_the_recipe_changes_nothing():
     ],
 )
 def test_own_data_get_the_recipe_of_their_shape(shape, network, scaling, pad_crop):
-    config = resolved("some/data.npz", shape=shape, data_dir=Path("/data"))
+    config = resolved("some/data.npz", shape=shape, data_dir=Path("/data"), preset="paper")
     assert config.network.name == network
     assert (config.data.scaling, config.data.standardize, config.data.pad_crop) == (scaling, True, pad_crop)
     assert (config.training.labeled, config.training.unlabeled, config.training.updates) == (32, 128, 1000)
     assert config.data_dir == Path("/data")
+
+
+def test_the_robust_preset_is_that_of_all_data_but_the_papers():
+    presets = {name: resolved(name).preset for name in ("mnist", "svhn", "cifar10", "mnist5k", "digits", "own.npz")}
+    assert [name for name, preset in presets.items() if preset == "paper"] == ["mnist", "svhn", "cifar10"]
+    assert set(presets.values()) == {"paper", "robust"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "network", "pad_crop"), [((3, 32, 32), "mnist-cnn", 2), ((1, 8, 8), "mlp", 0), ((30,), "mlp", 0)]
+)
+def test_the_robust_recipe(shape, network, pad_crop):
+    config = resolved("some/data.npz", shape=shape)
+    assert (config.network.name, config.data.pad_crop) == (network, pad_crop)
+    assert config.data.standardize
+    assert config.optimizer.ramp_down == 0.3
+    term = config.objective.terms.chosen()["vadd-kl"]
+    assert (term.target, term.detach, term.confidence) == ("steady", True, 1.0)
+    assert config.objective.blend == pytest.approx(1 / 3)
+    assert "confidence" not in resolved("some/data.npz", method="pi").objective.terms.chosen()["pi"].model_fields_set
+
+
+def test_the_papers_presets_have_no_companion():
+    for preset in ("paper", "authors"):
+        config = resolved("mnist", preset=preset)
+        term = config.objective.terms.chosen()["vadd-kl"]
+        assert (term.target, term.detach, term.confidence, config.objective.blend) == ("clean", False, 0.0, 0.0)
 
 
 def test_own_data_do_not_change_the_recipes():
@@ -256,7 +283,7 @@ def test_what_has_an_option_of_its_own_is_not_set():
 
 
 def test_an_unknown_preset_is_refused():
-    with pytest.raises(ConfigError, match=r"^preset must be one of paper, authors, got 'papre'$"):
+    with pytest.raises(ConfigError, match=r"^preset must be one of auto, paper, authors, robust, got 'papre'$"):
         resolved("mnist", preset="papre")
 
 

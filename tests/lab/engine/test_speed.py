@@ -236,7 +236,9 @@ def test_a_run_directory_holds_what_was_chosen(data, expected, tmp_path, monkeyp
 def convolutional(data, *settings):
     short = ("training.updates=1", "training.labeled=4", "training.unlabeled=8", "engine.accelerator=cpu")
     given = overrides(("network.name=mnist-cnn", *short, *settings))
-    return resolve("squares", shape=IMAGE, examples=len(data.train), labels=12, method="vadd-kl", settings=given)
+    return resolve(
+        "squares", shape=IMAGE, examples=len(data.train), labels=12, method="vadd-kl", preset="paper", settings=given
+    )
 
 
 def test_a_trained_network_is_loaded_in_the_order_it_was_trained_in(tmp_path):

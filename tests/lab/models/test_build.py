@@ -87,7 +87,7 @@ def test_an_unknown_network_is_refused_with_the_known_ones(name, guess):
             "widht",
             "'widht' (did you mean width?); it has norm, momentum, top_bn, sigma, width, dropout, second_dropout",
         ),
-        ("mnist-cnn", "norm", "'norm'; it has kernel"),
+        ("mnist-cnn", "norm", "'norm'; it has kernel, dropout, batch_norm"),
         ("mlp", "kernel", "'kernel'; it has hidden, dropout"),
         ("autoencoder", "classes_", "'classes_'; it has hidden, initialization"),
     ],

@@ -10,6 +10,7 @@ from tqdm import tqdm
 from advdrop.analysis.audit import Audit, audit
 from advdrop.lab.cli.options import Audit as Options
 from advdrop.lab.cli.show import inside
+from advdrop.lab.engine.companion import main_network
 from advdrop.lab.engine.run import trained
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
@@ -48,7 +49,7 @@ def audited(path: Path, name: str, options: Options) -> Audit:
     batches = ((preprocess(part), labels) for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True))
     with tqdm(total=len(x), desc=name, unit="image", leave=False, disable=None) as bar:
         return audit(
-            network,
+            main_network(network),
             batches,
             budgets=options.budgets,
             draws=options.draws,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from advdrop.analysis.explain import explain
 from advdrop.lab.cli.options import Explain
+from advdrop.lab.engine.companion import main_network
 from advdrop.lab.engine.run import trained
 from advdrop.lab.files import write_text
 from advdrop.lab.report.explanation import figure
@@ -23,7 +24,7 @@ def run(options: Explain) -> int:
     x, label = preprocess(data.test.x[options.image : options.image + 1])[0], int(data.test.y[options.image])
     title = f"Test image {options.image} of {data.name}: {data.classes[label]}"
     found = explain(
-        network,
+        main_network(network),
         x,
         label,
         target=options.target,

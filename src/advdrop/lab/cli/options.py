@@ -14,9 +14,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from advdrop.lab.choices import Labels, Precision
+from advdrop.lab.choices import Labels, Precision, PresetChoice, PresetName
 
-Preset = Literal["paper", "authors"]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
@@ -43,7 +42,11 @@ class Recipe(Command):
     dataset: str = Field("mnist5k", description="a name (advdrop data list), an .npz file or a folder of images")
     data_dir: Folder | None = Field(None, description="where the files are; else $ADVDROP_DATA, else a cache folder")
     labels: Labels = Field(100, description="labels that are kept, as many of each class; 'all' is supervised")
-    preset: Preset = Field("paper", description="the choices the paper leaves open: its text, or its released code")
+    preset: PresetChoice = Field(
+        "auto",
+        description="paper: as printed; authors: as released; robust: for data that nobody tuned for; auto: paper for "
+        "the paper's data sets, robust for all others",
+    )
     updates: int | None = Field(None, description="length of the training; schedules shrink with it")
     set: list[str] = Field(
         [], description="any other choice as KEY=VALUE, such as network.delta=0.01; --dry-run shows all"
@@ -117,7 +120,7 @@ class Reproduce(Command):
 
     suite: CliPositionalArg[str | None] = Field(None, description="a table or a figure, or a YAML file of your own")
     protocol: str = Field("short", description="short: what two CPU cores can do; paper: the paper's length")
-    preset: Preset = Field("paper", description="the choices the paper leaves open: its text, or its released code")
+    preset: PresetName = Field("paper", description="the choices the paper leaves open: its text, or its released code")
     only: list[str] = Field([], description="rows, with commas between them")
     columns: list[str] = Field([], description="columns, with commas between them")
     seeds: int | None = Field(None, description="runs of each cell, with seeds 0, 1, ..., if not the protocol's number")

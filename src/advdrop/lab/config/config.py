@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from advdrop.choices import Granularity, PassName, Scale
-from advdrop.lab.choices import Labels, MemoryFormat, Norm, Padding, Precision, Scaling
+from advdrop.lab.choices import Labels, MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
 from advdrop.lab.config.terms import (
     HELP,
     METHODS,
@@ -60,6 +60,8 @@ class MnistCnn(Network):
 
     name: Literal["mnist-cnn"] = "mnist-cnn"
     kernel: Count = Field(3, description="size of the kernels; the paper prints 1")
+    dropout: Share = Field(0.5, description="DROP probability after the first two poolings")
+    batch_norm: bool = Field(False, description="batch norm after each convolution; the paper has none")
 
 
 class ConvLarge(Network):
@@ -116,6 +118,7 @@ class Objective(Section):
     terms: Terms = Field(description="the options of each term of the method")
     ramp: Share = Field(0.3, description="share of the training over which ramped weights rise")
     entropy: NotNegative = Field(0.0, description="weight of entropy minimization in every semi-supervised method")
+    blend: BelowOne = Field(0.0, description="share of a labels-only companion network in the prediction; 0: none")
     updating: tuple[PassName, ...] = Field(description="passes that update running batch-norm statistics")
 
 
@@ -168,7 +171,7 @@ class RunConfig(Section):
     data_dir: Path | None = None
     labels: Labels
     method: str
-    preset: Literal["paper", "authors"]
+    preset: PresetName
     seed: Annotated[Whole, Field(lt=2**62)]
     data: Data
     network: AnyNetwork

@@ -11,16 +11,17 @@ from advdrop.lab.config.terms import DataSize
 from advdrop.lab.models.build import build
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
-from advdrop.schedules import Ramp
+from advdrop.schedules import Ramp, Trust
 
 
-def objective_of(config: RunConfig, examples: int, classes: int) -> Objective:
+def objective_of(config: RunConfig, examples: int, classes: int, trust: Trust | None = None) -> Objective:
     """Return CrossEntropy() + Σ λ(t)·term (formulas 6 and 7), as configured.
 
     Args:
         config: the run.
         examples: the number of training examples; temporal ensembling keeps an average for each.
         classes: C.
+        trust: a factor of every term that uses unlabeled images.
     """
     options, terms = config.objective, config.objective.terms.chosen()
     objective: Objective = CrossEntropy()
@@ -28,7 +29,8 @@ def objective_of(config: RunConfig, examples: int, classes: int) -> Objective:
         if name in terms:
             term = terms[name]
             weight = Ramp(term.weight, options.ramp) if term.ramped else term.weight
-            objective += weight * term.objective(DataSize(examples, classes))
+            part = weight * term.objective(DataSize(examples, classes))
+            objective += trust * part if trust is not None and term.semi_supervised else part
     return objective + options.entropy * EntropyMinimization() if options.entropy else objective
 
 

@@ -208,7 +208,25 @@ class Sadd(AdversarialDropoutOptions):
         return SAdD(**self._options())
 
 
-class VaddKl(AdversarialDropoutOptions):
+class VirtualOptions(AdversarialDropoutOptions):
+    """What both kinds of VAdD have in common."""
+
+    target: Literal["clean", "steady"] = Field(
+        "clean", description="what the output is compared with: the clean pass, or the output without any noise"
+    )
+    detach: bool = Field(False, description="whether the target is a constant in the loss")
+    confidence: NotNegative = Field(0.0, description="power of the weight by the confidence of the target; 0: none")
+    fresh: bool = Field(False, description="flips start from a new mask, not from that of the clean pass")
+
+    def _options(self) -> dict[str, Any]:
+        from advdrop.objectives.targets import clean_output, steady_output
+
+        target = steady_output if self.target == "steady" else clean_output
+        own = {"target": target, "detach": self.detach, "confidence": self.confidence, "fresh": self.fresh}
+        return {**super()._options(), **own}
+
+
+class VaddKl(VirtualOptions):
     """Options of VAdD with the KL divergence."""
 
     help = "virtual adversarial dropout with the KL divergence: the output is kept under the worst mask"
@@ -224,7 +242,7 @@ class VaddKl(AdversarialDropoutOptions):
         return VAdD(divergence=kl, search_divergence=searched, **self._options())
 
 
-class VaddQe(AdversarialDropoutOptions):
+class VaddQe(VirtualOptions):
     """Options of VAdD with the quadratic error."""
 
     help = "virtual adversarial dropout with the quadratic error"

@@ -93,7 +93,7 @@ class Batches:
     def at(self, update: int, part: int = 0, parts: int = 1) -> Batch:
         """The batch of an update, or one part of it, for one of several devices or accumulated steps."""
         generator = derived_generator(self.seed, "augment", update, part, device=self.device)
-        rows = self._labeled.at(update)[part::parts].to(self.device)
+        rows = self.labeled_rows(update, part, parts).to(self.device)
         if self._unlabeled is None:
             x, v = self._views(rows, generator)
             return Batch(x, self._y[rows], second_view=v, index=rows)
@@ -101,6 +101,10 @@ class Batches:
         x = augmented(self.preprocess(self._x[rows]), self.augments, generator)
         u, v = self._views(others, generator)
         return Batch(x, self._y[rows], u, v, index=others)
+
+    def labeled_rows(self, update: int, part: int = 0, parts: int = 1) -> Tensor:
+        """The positions of the labeled images of an update in the training set."""
+        return self._labeled.at(update)[part::parts]
 
     def _views(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
         """Two independent views; without augmentation there is only one."""

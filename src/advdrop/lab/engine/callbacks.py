@@ -130,6 +130,7 @@ class Recorder(Callback):
         row: Row = {"epoch": epoch, "update": self.done, "learning_rate": group["lr"], "beta1": group["betas"][0]}
         row |= {name: float(value) for name, value in means.items()}
         row |= {f"weight/{name}": weight for name, weight in module.tally.weights.items()}
+        module.measure_trust()
         self._count_time(training=True)
         every = config.training.evaluate_every
         if trainer.is_global_zero and (last or (every > 0 and epoch % every == 0)):

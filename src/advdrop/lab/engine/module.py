@@ -22,9 +22,11 @@ from advdrop.lab.data.batches import Batches
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.data.splits import LabelSplit
+from advdrop.lab.engine.companion import Blend, Companion
 from advdrop.lab.engine.tally import Tally
 from advdrop.objectives import Objective
 from advdrop.randomness import derived_seed, seed_noise
+from advdrop.schedules import Trust
 from advdrop.step.step import Loss, Step
 
 
@@ -39,6 +41,7 @@ class Training(LightningModule):
         split: which of it is labeled.
         preprocess: applied to each batch.
         augments: applied to each view.
+        trust: the factor of the terms for unlabeled images, which the skill of the companion decides.
     """
 
     def __init__(
@@ -50,18 +53,21 @@ class Training(LightningModule):
         split: LabelSplit,
         preprocess: Preprocess,
         augments: Sequence[Augment] = (),
+        trust: Trust | None = None,
     ) -> None:
         super().__init__()
         self.config = config
-        self.step = Step(network, objective, updating=config.objective.updating)
+        self.network = network  # all that is trained; the step has the part that learns from unlabeled images
+        self.trust = trust if trust is not None else Trust()
+        self.companion = None
+        main = network
+        if isinstance(network, Blend):
+            main, self.trust.value = network.main, 0.0
+            self.companion = Companion(network.companion, examples, split, preprocess, config.seed)
+        self.step = Step(main, objective, updating=config.objective.updating)
         self.tally = Tally()
         self._data = (examples, split, preprocess, augments)
         self._batches: Batches | None = None
-
-    @property
-    def network(self) -> nn.Module:
-        """The network in training."""
-        return self.step.model
 
     @property
     def objective(self) -> Objective:
@@ -106,10 +112,19 @@ class Training(LightningModule):
                 rows = self.batches.at(update, part, parts)
                 measure = every > 0 and update % every == 0
                 result: Loss = self.step(**rows.arguments(), progress=self.progress(update), measure=measure)
+            loss = result.loss
+            if self.companion is not None:
+                positions = self.batches.labeled_rows(update, part, parts)
+                loss = loss + self.companion.loss(rows.x, rows.labels(), positions)
         except NonFiniteError as error:
             raise DivergedError(update, str(error)) from None
         self.tally.add(update, result)
-        return result.loss
+        return loss
+
+    def measure_trust(self) -> None:
+        """Let the skill of the companion decide how much unlabeled images count from now on."""
+        if self.companion is not None:
+            self.trust.value = self.companion.skill() ** 2
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         """Nothing: Lightning would do it after the forward pass, which then lacks that memory."""
@@ -129,6 +144,7 @@ class Training(LightningModule):
             "network": self.network.state_dict(),
             "optimizer": self.trainer.optimizers[0].state_dict(),
             "objective": self.objective.state_dict(),
+            "trust": self.trust.value,
             "precision": self.trainer.precision_plugin.state_dict(),
         }
 
@@ -137,6 +153,7 @@ class Training(LightningModule):
         self.network.load_state_dict(state["network"])
         self.trainer.optimizers[0].load_state_dict(state["optimizer"])
         self.objective.load_state_dict(state["objective"])
+        self.trust.value = state["trust"]
         self.trainer.precision_plugin.load_state_dict(state["precision"])
 
 

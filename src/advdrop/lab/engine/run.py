@@ -28,6 +28,7 @@ from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
 from advdrop.lab.data.splits import LabelSplit, split_labels
 from advdrop.lab.engine.callbacks import FORMAT, Recorder
+from advdrop.lab.engine.companion import Blend
 from advdrop.lab.engine.evaluate import error_percent, predictions
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.engine.module import DivergedError, Training
@@ -37,6 +38,7 @@ from advdrop.lab.engine.speed import as_begun, chosen, laid_out
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import cache_folder, written
 from advdrop.randomness import borrowed_noise, derived_seed
+from advdrop.schedules import Trust
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 """Lightning's names."""
@@ -94,10 +96,12 @@ def train(
     with borrowed_noise(torch.device("cpu")), _quiet():
         preprocess = preprocess_of(config, data, split, progress and main)
         torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
-        network = network if network is not None else network_of(config, data.shape, len(data.classes))
+        network = network if network is not None else blended(config, data.shape, len(data.classes))
         network = laid_out(network, config.engine.memory_format)
-        objective = objective_of(config, len(data.train), len(data.classes))
-        module = Training(config, network, objective, data.train, split, preprocess, augments_of(config, augment))
+        trust = Trust()
+        objective = objective_of(config, len(data.train), len(data.classes), trust)
+        augments = augments_of(config, augment)
+        module = Training(config, network, objective, data.train, split, preprocess, augments, trust)
         module.batches.at(0)
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
         done = state["update"] if state else 0
@@ -228,6 +232,13 @@ def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = No
     return augments
 
 
+def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
+    """The configured network, and its labels-only companion if there is to be one."""
+    main = network_of(config, shape, classes)
+    share = config.objective.blend
+    return Blend(main, network_of(config, shape, classes), share) if share else main
+
+
 def load_network(path: Path, data: DataSet) -> nn.Module:
     """The trained network of a finished run, in evaluation mode.
 
@@ -238,7 +249,7 @@ def load_network(path: Path, data: DataSet) -> nn.Module:
     run = RunDirectory.open(path)
     if run.result["network"] == "own":
         raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
-    network = network_of(run.config, data.shape, len(data.classes))
+    network = blended(run.config, data.shape, len(data.classes))
     network.load_state_dict(run.weights())
     return laid_out(network, run.config.engine.memory_format).eval()
 

@@ -23,8 +23,8 @@ from advdrop.lab.data.batches import Stream
 from advdrop.lab.models.autoencoder import Initialization, autoencoder
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import AdD
-from advdrop.objectives.adversarial_dropout import clean_output
 from advdrop.objectives.base import Objective, Term
+from advdrop.objectives.targets import clean_output
 from advdrop.randomness import derived_generator, derived_seed, seed_noise
 from advdrop.step.batch import Rows
 from advdrop.step.passes import Passes

@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from advdrop.lab.choices import Labels
+from advdrop.lab.choices import Labels, PresetName
 from advdrop.lab.config.config import (
     ConfigError,
     RunConfig,
@@ -28,7 +28,6 @@ from advdrop.lab.config.config import (
 from advdrop.lab.config.terms import Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
-PresetName = Literal["paper", "authors"]
 Values = Mapping[str, Any]
 MACHINE = ("engine.accelerator", "engine.devices", "engine.nodes", "engine.accumulate", "engine.memory_format")
 HABITS = ("engine.checkpoint_seconds", "engine.tensorboard")

@@ -1,0 +1,218 @@
+"""Do unlabeled rows help or hurt? The estimator beside labels alone and beside others, on tables and texts.
+
+    python benchmarks/harm.py [--kind table] [--half choose] [--labels 10] [--splits 5] [--json results/harm.json]
+
+Every split has 30 % of the rows for testing and some labels of each class for training (``harm_data.py``). All methods
+see the same rows and the same standardized features; a method that cannot use unlabeled rows gets the labeled ones.
+Nothing is tuned here: everything runs at its defaults. The data sets are divided in two halves. The defaults of
+advdrop were chosen on the half "choose"; the half "look" was looked at once, afterward. What is in the record already
+is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any, get_args
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
+from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
+
+import harm_data as data
+from advdrop import AdversarialDropoutClassifier, PiModel, RandomFlips, VAdD, qe
+from advdrop.lab.report.text_table import table as text_table
+from advdrop.objectives import Term
+from measure import progress, record, rows_of
+
+COMMAND = "python benchmarks/harm.py --json results/harm.json"
+OURS = "advdrop"
+BASELINE = "labels alone"
+
+
+class RandomlyFlipped(AdversarialDropoutClassifier):
+    """As many flips, at random."""
+
+    def _consistency(self, members: int, groups: int) -> Term:
+        term = super()._consistency(members, groups)
+        assert isinstance(term, VAdD)
+        term.search = RandomFlips()
+        return term
+
+
+class PiMembers(AdversarialDropoutClassifier):
+    """The Π model in each member: two passes with different masks should agree."""
+
+    def _consistency(self, members: int, groups: int) -> Term:
+        del members, groups
+        return PiModel(divergence=qe)
+
+
+METHODS: dict[str, Callable[[int], Any]] = {
+    OURS: lambda seed: AdversarialDropoutClassifier(measure_gain=False, random_state=seed),
+    BASELINE: lambda seed: AdversarialDropoutClassifier(weight=0, random_state=seed),
+    "no flips": lambda seed: AdversarialDropoutClassifier(delta=0, measure_gain=False, random_state=seed),
+    "random flips": lambda seed: RandomlyFlipped(measure_gain=False, random_state=seed),
+    "Π model": lambda seed: PiMembers(weight=30, measure_gain=False, random_state=seed),
+    "logistic regression": lambda seed: LogisticRegression(max_iter=1000, random_state=seed),
+    "random forest": lambda seed: RandomForestClassifier(random_state=seed),
+    "gradient boosting": lambda seed: HistGradientBoostingClassifier(random_state=seed),
+    "MLP": lambda seed: MLPClassifier((128,), max_iter=500, random_state=seed),
+    "self-training": lambda seed: SelfTrainingClassifier(MLPClassifier((128,), max_iter=500, random_state=seed)),
+    "label spreading": lambda _: LabelSpreading(kernel="knn", n_neighbors=7),
+}
+VARIANTS = ("no flips", "random flips", "Π model")
+"""Variants of ours, which do not take part in the ranks."""
+LABELED_ONLY = ("logistic regression", "random forest", "gradient boosting", "MLP")
+
+
+def measure(name: str, per_class: int, split: int, methods: list[str]) -> list[dict[str, Any]]:
+    """The accuracy of each method on one split, in percent."""
+    known = data.load(name)
+    labeled, unlabeled, test = data.split(known.y, per_class or len(known.y), split, name)
+    if per_class == 0:
+        labeled, unlabeled = np.sort(np.concatenate([labeled, unlabeled])), unlabeled[:0]
+    rows = np.concatenate([labeled, unlabeled])
+    scaler = StandardScaler().fit(known.X[rows])
+    x, x_test = scaler.transform(known.X[rows]), scaler.transform(known.X[test])
+    y = np.concatenate([known.y[labeled], np.full(len(unlabeled), -1)])
+    found = []
+    for method in methods:
+        alone = method in LABELED_ONLY
+        fitted = (x[: len(labeled)], y[: len(labeled)]) if alone else (x, y)
+        start = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as an optimizer that has not converged
+            accuracy = METHODS[method](split).fit(*fitted).score(x_test, known.y[test])
+        seconds = time.perf_counter() - start
+        found.append(
+            {
+                "data": name,
+                "half": data.half(name),
+                "labels": per_class or "all",
+                "split": split,
+                "method": method,
+                "accuracy": round(100 * float(accuracy), 3),
+                "seconds": round(seconds, 2),
+            }
+        )
+    return found
+
+
+Pairs = dict[tuple[str, int], dict[str, float]]
+
+
+def pairs(rows: list[dict[str, Any]], half: str | None = None) -> Pairs:
+    """The accuracies of all methods for each data set and split."""
+    found: Pairs = {}
+    for row in rows:
+        if half in (None, row["half"]):
+            found.setdefault((row["data"], row["split"]), {})[row["method"]] = row["accuracy"]
+    return found
+
+
+def ranks(found: Pairs, methods: list[str]) -> dict[str, float]:
+    """The mean rank of each method over the data sets, by its mean accuracy; equal ones share their ranks."""
+    means = by_data(found)
+    placed: dict[str, list[float]] = {method: [] for method in methods}
+    for accuracies in means.values():
+        for method in methods:
+            better = sum(accuracies[other] > accuracies[method] for other in methods)
+            same = sum(accuracies[other] == accuracies[method] for other in methods)
+            placed[method].append(better + (same + 1) / 2)
+    return {method: fmean(values) for method, values in placed.items()}
+
+
+def by_data(found: Pairs) -> dict[str, dict[str, float]]:
+    """The mean accuracy of each method on each data set."""
+    names = dict.fromkeys(name for name, _ in found)
+    return {
+        name: {
+            method: fmean(accuracies[method] for (other, _), accuracies in found.items() if other == name)
+            for method in next(accuracies for (other, _), accuracies in found.items() if other == name)
+        }
+        for name in names
+    }
+
+
+def summary(rows: list[dict[str, Any]], half: str | None) -> str:
+    """A line for each method: accuracy, rank, and what changes beside labels alone."""
+    found = pairs(rows, half)
+    methods = [method for method in METHODS if all(method in accuracies for accuracies in found.values())]
+    ranked = ranks(found, [method for method in methods if method not in VARIANTS])
+    lines = []
+    for method in methods:
+        accuracy = fmean(accuracies[method] for accuracies in found.values())
+        rank = f"{ranked[method]:.1f}" if method in ranked else ""
+        if method == BASELINE:
+            lines.append([method, f"{accuracy:.1f}", rank, "", "", "", ""])
+            continue
+        gains = np.array([accuracies[method] - accuracies[BASELINE] for accuracies in found.values()])
+        error = gains.std(ddof=1) / len(gains) ** 0.5
+        hurt = [f"{100 * (gains < -points).mean():.0f} %" for points in (2, 5)]
+        gain = f"{gains.mean():+.2f} ± {2 * error:.2f}"
+        lines.append([method, f"{accuracy:.1f}", rank, gain, *hurt, f"{gains.min():+.1f}"])
+    head = ["method", "accuracy", "mean rank", "gain over labels alone", "hurt by > 2", "hurt by > 5", "worst"]
+    return text_table(head, lines)
+
+
+def few(rows: list[dict[str, Any]], half: str, kind: str = "table", labels: int | str = 10) -> str:
+    """The summary of one half of the data sets of a kind, for the page."""
+    names = data.names(kind)  # type: ignore[arg-type]
+    return summary([row for row in rows if row["data"] in names and row["labels"] == labels], half) + "\n"
+
+
+def gains(rows: list[dict[str, Any]], labels: int = 10) -> str:
+    """Each data set: accuracy with the labels alone and with the unlabeled rows, the largest loss first."""
+    chosen = [row for row in rows if row["labels"] == labels]
+    halves = {row["data"]: row["half"] for row in chosen}
+    lines = []
+    for name, accuracies in by_data(pairs(chosen)).items():
+        both = [accuracies[method] for method in (BASELINE, OURS)]
+        lines.append((both[1] - both[0], [name, halves[name], *(f"{value:.1f}" for value in both)]))
+    lines.sort(key=lambda line: line[0])
+    head = ["data", "half", BASELINE, "with unlabeled rows", "gain"]
+    return text_table(head, [[*cells, f"{gain:+.1f}"] for gain, cells in lines]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the record; what it has is not run again")
+    parser.add_argument("--kind", choices=("table", "text"), default="table")
+    parser.add_argument("--half", choices=get_args(data.Half), help="only this half")
+    parser.add_argument("--data", nargs="+", metavar="NAME", help="only these data sets")
+    parser.add_argument("--labels", type=int, nargs="+", default=[10], help="labels of each class; 0: all")
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    options = parser.parse_args()
+    names = options.data or [name for name in data.names(options.kind) if options.half in (None, data.half(name))]
+    rows = rows_of(options.json) if options.json and options.json.exists() else []
+    for labels in options.labels:
+        for split in range(options.splits):
+            for name in names:
+                here = (name, labels or "all", split)
+                known = {row["method"] for row in rows if (row["data"], row["labels"], row["split"]) == here}
+                missing = [method for method in options.methods if method not in known]
+                progress(f"{name}, {labels or 'all'} labels a class, split {split + 1} of {options.splits}")
+                if missing:
+                    rows += measure(name, labels, split, missing)
+                    if options.json:
+                        record(options.json, rows, COMMAND, quiet=True)
+    progress("")
+    for labels in options.labels:
+        chosen = [row for row in rows if row["data"] in names and row["labels"] == (labels or "all")]
+        for half in get_args(data.Half):
+            if any(row["half"] == half for row in chosen):
+                print(f"\n{labels or 'all'} labels of each class, the half to {half}\n")
+                print(summary(chosen, half))
+
+
+if __name__ == "__main__":
+    main()

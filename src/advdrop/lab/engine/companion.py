@@ -1,0 +1,101 @@
+"""A labels-only network beside the trained one, so that unlabeled images cannot do much harm.
+
+The companion learns without a fifth of the labels. How well it predicts those, its skill, decides how much the
+unlabeled images count: their terms are multiplied by the square of the skill. And it has a share in the prediction.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from advdrop.lab.data.examples import Examples
+from advdrop.lab.data.preprocess import Preprocess
+from advdrop.lab.data.splits import LabelSplit
+from advdrop.lab.engine.evaluate import predictions
+from advdrop.randomness import derived_generator
+
+FOLDS = 5
+"""One of so many labels of each class is held out."""
+
+
+class Blend(nn.Module):
+    """The mean prediction of two networks, as logarithms of probabilities ``(B, C)``.
+
+    Args:
+        main: the network that learns from all images.
+        companion: the network that learns from the labels alone.
+        share: the share of the companion.
+    """
+
+    def __init__(self, main: nn.Module, companion: nn.Module, share: float) -> None:
+        super().__init__()
+        self.main, self.companion, self.share = main, companion, share
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return log((1 − share)·p + share·q)."""
+        p, q = self.main(x).softmax(1), self.companion(x).softmax(1)
+        return torch.lerp(p, q, self.share).clamp_min(torch.finfo(p.dtype).tiny).log()
+
+
+def main_network(network: nn.Module) -> nn.Module:
+    """Return the network that learned from all images: the main part of a blend, or the network itself."""
+    return network.main if isinstance(network, Blend) else network
+
+
+class Companion:
+    """The training of the companion.
+
+    Args:
+        network: the companion.
+        examples: the training set.
+        split: which of it is labeled.
+        preprocess: applied to images before the network.
+        seed: which labels are held out.
+    """
+
+    def __init__(
+        self, network: nn.Module, examples: Examples, split: LabelSplit, preprocess: Preprocess, seed: int
+    ) -> None:
+        self.network = network
+        rows = held_out(examples.y, split.labeled, seed)
+        self._held = torch.zeros(len(examples), dtype=torch.bool)
+        self._held[rows] = True
+        self._tested, self._preprocess = Examples(examples.x[rows], examples.y[rows]), preprocess
+
+    def loss(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the labels that are not held out.
+
+        Args:
+            x: labeled images.
+            y: their labels.
+            rows: their positions in the training set.
+        """
+        kept = (~self._held[rows.cpu()]).to(x.device)
+        value = nn.functional.cross_entropy(self.network(x), y, reduction="none")
+        return (value * kept).sum() / kept.sum().clamp_min(1)
+
+    def skill(self) -> float:
+        """Return the share of a guess's errors that the companion avoids on the held-out labels, from 0 to 1."""
+        if not len(self._tested):
+            return 0.0
+        found = predictions(self.network, self._tested.x, self._preprocess)
+        right = float((found == self._tested.y).float().mean())
+        shares = torch.bincount(self._tested.y).float() / len(self._tested)
+        guess = float(shares.square().sum())
+        return max(0.0, (right - guess) / (1.0 - guess)) if guess < 1.0 else 0.0
+
+
+def held_out(y: Tensor, labeled: Tensor, seed: int) -> Tensor:
+    """Return the labeled rows that the companion does not learn from: a fifth of each class, none of a class with one.
+
+    >>> y = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
+    >>> sorted(y[held_out(y, torch.arange(8), seed=0)].tolist())
+    [0, 1]
+    """
+    chosen = []
+    for label in y[labeled].unique():
+        rows = labeled[y[labeled] == label]
+        order = torch.randperm(len(rows), generator=derived_generator(seed, "companion", int(label)))
+        chosen.append(rows[order[: -(-len(rows) // FOLDS) if len(rows) > 1 else 0]])
+    return torch.cat(chosen)

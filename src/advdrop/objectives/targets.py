@@ -1,0 +1,92 @@
+"""The target g of the general term of formula 3: what the adversarial output is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from advdrop import checks
+from advdrop.divergences import Given
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes
+
+Target = Callable[[Any, Any], Tensor]
+"""g: a function that takes the passes of the step and the rows of the term, and returns labels ``(B,)``, or logits or
+probabilities ``(B, C)``."""
+
+
+def labels(passes: Passes, rows: Rows) -> Tensor:
+    """Return g(y) = y, the target of SAdD."""
+    if rows != "labeled":
+        raise ValueError(f"labels are the target of labeled rows only, got rows={rows!r}")
+    return passes.batch.labels()
+
+
+def clean_output(passes: Passes, rows: Rows) -> Tensor:
+    """Return g(x, θ) = f(x, εs), the target of VAdD."""
+    return passes.clean(rows).logits
+
+
+def steady_output(passes: Passes, rows: Rows) -> Tensor:
+    """Return g(x, θ) = f(x) in evaluation mode, without any noise, as a constant.
+
+    It is the best guess that the network has. It takes one more pass, without gradients.
+    """
+    return passes.steady(rows)
+
+
+@dataclass(frozen=True)
+class OtherMembers:
+    """The mean output of the other members of an ensemble: gₖ(x) = 1/(K − 1) Σⱼ≠ₖ softmax fⱼ(x, εs).
+
+    The network holds K members and returns their outputs one below the other, ``(K·B, C)``. The target is
+    probabilities: use it with ``given="probabilities"``.
+
+    Args:
+        members: K, at least 2.
+        values: whether the outputs are values and not logits, as in regression; then there is no softmax.
+        groups: the members form so many groups of equal size, in order, and a member's target comes from its group.
+
+    >>> from advdrop.objectives import VAdD
+    >>> VAdD(target=OtherMembers(3), given="probabilities").name
+    'vadd_kl'
+    """
+
+    members: int
+    values: bool = False
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        checks.count("members", self.members, least=2)
+        if self.members % checks.count("groups", self.groups) or self.members < 2 * self.groups:
+            raise ValueError(
+                f"{self.members} members do not form {self.groups} groups of equal size with at least two members each"
+            )
+
+    def __call__(self, passes: Passes, rows: Rows) -> Tensor:
+        """Return gₖ for each member and row, ``(K·B, C)``."""
+        outputs = passes.clean(rows).logits
+        members = self.members // self.groups
+        own = (outputs if self.values else outputs.softmax(1)).unflatten(0, (self.groups, members, -1))
+        others: Tensor = (own.sum(1, keepdim=True) - own) / (members - 1)
+        return others.flatten(0, 2)
+
+
+@torch.no_grad()
+def confidence(target: Tensor, given: Given, power: float) -> Tensor:
+    """Return ((max_c g_c − 1/C) / (1 − 1/C))^power, ``(B,)``: 0 for the uniform distribution, 1 for a certain one.
+
+    >>> confidence(torch.tensor([[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]]), "probabilities", 1.0)
+    tensor([0.0000, 1.0000, 0.5000])
+    """
+    if not target.is_floating_point():
+        return torch.ones(len(target), device=target.device)
+    classes = target.shape[1]
+    top = (target if given == "probabilities" else target.softmax(1)).amax(1)
+    return ((top - 1 / classes) / (1 - 1 / classes)).clamp_min(0.0).pow(power)

@@ -1,0 +1,117 @@
+"""The labels-only companion: what it sees, what its skill decides, and its share in the prediction."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from advdrop.lab.data.examples import Examples
+from advdrop.lab.data.preprocess import Preprocess
+from advdrop.lab.data.splits import LabelSplit
+from advdrop.lab.engine.companion import Blend, Companion, held_out, main_network
+from advdrop.lab.engine.run import StoppedError, load_network, train
+from advdrop.lab.engine.rundir import RunDirectory
+from runs import rings, tiny
+
+NOTHING = torch.empty(0, dtype=torch.int64)
+
+
+def table(rows=40, classes=4):
+    x = torch.randn(rows, 5, generator=torch.Generator().manual_seed(0))
+    return Examples(x, torch.arange(rows) % classes)
+
+
+def companion(network=None, labeled=20):
+    examples = table()
+    torch.manual_seed(1)
+    network = nn.Linear(5, 4) if network is None else network
+    split = LabelSplit(torch.arange(labeled), torch.arange(labeled, 40), NOTHING)
+    return Companion(network, examples, split, Preprocess("none"), seed=3), examples
+
+
+def test_a_fifth_of_the_labels_of_each_class_is_held_out():
+    y, labeled = table().y, torch.arange(20)
+    rows = held_out(y, labeled, seed=3)
+    assert sorted(y[rows].tolist()) == [0, 1, 2, 3]
+    assert set(rows.tolist()) <= set(labeled.tolist())
+    assert torch.equal(rows, held_out(y, labeled, seed=3))
+    assert any(not torch.equal(rows, held_out(y, labeled, seed=other)) for other in range(5))
+
+
+def test_the_only_label_of_a_class_is_never_held_out():
+    assert held_out(torch.tensor([0, 1, 2]), torch.arange(3), seed=0).tolist() == []
+
+
+def test_the_loss_is_the_cross_entropy_of_the_labels_that_are_not_held_out():
+    found, examples = companion()
+    rows = torch.arange(20)
+    kept = torch.tensor([row not in held_out(examples.y, rows, seed=3).tolist() for row in range(20)])
+    expected = nn.functional.cross_entropy(found.network(examples.x[:20][kept]), examples.y[:20][kept])
+    torch.testing.assert_close(found.loss(examples.x[:20], examples.y[:20], rows), expected)
+    alone = held_out(examples.y, rows, seed=3)
+    assert found.loss(examples.x[alone], examples.y[alone], alone).item() == 0.0
+
+
+class Known(nn.Module):
+    """Predicts these classes, whatever it sees."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer, self.weight = answer, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return nn.functional.one_hot(self.answer[: len(x)], 4).float()
+
+
+@pytest.mark.parametrize(("wrong", "skill"), [(0, 1.0), (1, 2 / 3), (3, 0.0), (4, 0.0)])
+def test_the_skill_is_the_share_of_the_errors_of_a_guess_that_are_avoided(wrong, skill):
+    found, examples = companion()
+    answer = examples.y[held_out(examples.y, torch.arange(20), seed=3)].clone()
+    answer[:wrong] = (answer[:wrong] + 1) % 4
+    found.network = Known(answer)
+    assert found.skill() == pytest.approx(skill)
+
+
+def test_without_held_out_labels_there_is_no_skill():
+    assert companion(labeled=4)[0].skill() == 0.0
+
+
+def test_a_blend_is_the_mean_of_the_probabilities():
+    torch.manual_seed(0)
+    blend, x = Blend(nn.Linear(5, 3), nn.Linear(5, 3), share=0.25), torch.randn(6, 5)
+    p, q = blend.main(x).softmax(1), blend.companion(x).softmax(1)
+    torch.testing.assert_close(blend(x).exp(), 0.75 * p + 0.25 * q)
+    torch.testing.assert_close(blend(x).exp().sum(1), torch.ones(6))
+
+
+def test_the_skill_decides_how_much_unlabeled_images_count(tmp_path, monkeypatch):
+    weights = {}
+    for skill in (0.0, 0.5):
+        monkeypatch.setattr(Companion, "skill", lambda self, skill=skill: skill)
+        run = tmp_path / str(skill)
+        train(tiny(preset="robust"), run, data=rings(), progress=False)
+        weights[skill] = [float(row["weight/vadd_kl"]) for row in RunDirectory.open(run).metrics()]
+    assert weights[0.0] == [0.0, 0.0, 0.0]
+    assert weights[0.5][0] == 0.0  # not known before the first epoch ends
+    assert weights[0.5][2] == pytest.approx(0.25)
+
+
+def test_a_resumed_blend_is_bit_identical(tmp_path):
+    config, data = tiny(preset="robust"), rings()
+    train(config, tmp_path / "whole", data=data, progress=False)
+
+    def stop(done):
+        if done == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        train(config, tmp_path / "parts", data=data, progress=False, tell=stop)
+    train(config, tmp_path / "parts", data=data, progress=False, resume=True)
+    one, other = (RunDirectory.open(tmp_path / name).weights() for name in ("whole", "parts"))
+    assert any(name.startswith("companion.") for name in one)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    network = load_network(tmp_path / "whole", data)
+    assert isinstance(network, Blend)
+    assert main_network(network) is network.main

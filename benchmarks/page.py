@@ -18,6 +18,7 @@ import accuracy
 import depth
 import engine
 import flips
+import harm
 import scaling
 import search
 import step
@@ -30,7 +31,7 @@ from advdrop.lab.report.svg import standalone
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md", "docs/does-it-help.md")
 IMAGES = ROOT / "docs/images"
 
 Rows = list[dict[str, Any]]
@@ -44,6 +45,8 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
+    "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
+    "harm-data": ("harm", harm.gains),
 }
 
 

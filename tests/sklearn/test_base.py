@@ -558,7 +558,7 @@ def test_the_loss_is_recorded_twenty_times(updates, expected, moons):
     assert np.isfinite(found.loss_curve_).all()
 
 
-@pytest.mark.parametrize(("labels", "expected"), [(1, 400), (2000, 400), (2001, 440), (5000, 1000), (1_000_000, 4000)])
+@pytest.mark.parametrize(("labels", "expected"), [(1, 250), (1200, 250), (1201, 280), (5000, 1000), (1_000_000, 4000)])
 def test_the_automatic_length_is_40_passes_within_limits(labels, expected):
     assert _auto_updates(labels, 200) == expected
 

@@ -39,7 +39,7 @@ WATCHED = 1000
 """The number of unlabeled rows that are watched, at most."""
 ENOUGH = 20
 """The number of labels of each class from which the gain by unlabeled rows is measured."""
-FEWEST_UPDATES, MOST_UPDATES, EPOCHS = 400, 4000, 40
+FEWEST_UPDATES, MOST_UPDATES, EPOCHS = 250, 4000, 40
 """Automatic length: so many passes over the labeled rows, within these limits."""
 
 
@@ -91,7 +91,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         self,
         hidden_layer_sizes: int | Sequence[int] = (128,),
         *,
-        members: int = 10,
+        members: int = 20,
         blend: float = 1 / 3,
         p: float = 0.2,
         delta: float = 0.05,

@@ -42,7 +42,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         batch_size: the number of labeled rows of an update, at most.
         unlabeled_batch_size: the number of unlabeled rows of an update, at most.
         learning_rate: of Adam; it goes to zero over the last 30 % of the training.
-        updates: the number of updates. ``"auto"``: 40 passes over the labeled rows, at least 400 and at most 4000
+        updates: the number of updates. ``"auto"``: 40 passes over the labeled rows, at least 250 and at most 4000
             updates.
         measure_gain: whether to measure ``unlabeled_gain_`` where there are enough labels. This doubles the time.
         random_state: the seed of the initial weights, the order of the rows and the masks.

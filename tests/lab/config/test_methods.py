@@ -33,6 +33,7 @@ CLASSES = {
     "sadd": (SAdD,),
     "vadd-kl": (VAdD,),
     "vadd-qe": (VAdD,),
+    "no-flips": (VAdD,),
     "entropy": (EntropyMinimization,),
 }
 
@@ -74,22 +75,25 @@ def test_the_divergence_is_that_of_the_name():
     assert term("vadd-kl").divergence is kl
     assert term("vadd-qe").divergence is qe
     assert term("pi").divergence is qe
+    assert (term("no-flips").divergence, term("no-flips").delta) == (kl, 0.0)
+    assert term("vadd-kl").delta is None  # that of the layer
     assert term("temporal").divergence is qe
     ensemble = term("temporal")
     assert (ensemble.examples, ensemble.classes) == (50, 3)
 
 
-ADVERSARIAL = ("sadd", "vadd-kl", "vadd-qe")
+VIRTUAL = ("vadd-kl", "vadd-qe", "no-flips")
+ADVERSARIAL = ("sadd", *VIRTUAL)
 # (methods, option) -> (where it arrives, value); no value is a default
 ARRIVES = {
     (ADVERSARIAL, "order"): (lambda t: t.search.order, "smallest"),
     (ADVERSARIAL, "ties"): (lambda t: t.search.ties, "dropped"),
     (ADVERSARIAL, "budget"): (lambda t: t.budget, "shared"),
-    (("vadd-kl", "vadd-qe"), "noise"): (lambda t: t.noise, "shared"),
-    (("vadd-kl", "vadd-qe"), "target"): (lambda t: t.target.__name__.removesuffix("_output"), "steady"),
-    (("vadd-kl", "vadd-qe"), "detach"): (lambda t: t.detach, True),
-    (("vadd-kl", "vadd-qe"), "confidence"): (lambda t: t.confidence, 0.5),
-    (("vadd-kl", "vadd-qe"), "fresh"): (lambda t: t.fresh, True),
+    (VIRTUAL, "noise"): (lambda t: t.noise, "shared"),
+    (VIRTUAL, "target"): (lambda t: t.target.__name__.removesuffix("_output"), "steady"),
+    (VIRTUAL, "detach"): (lambda t: t.detach, True),
+    (VIRTUAL, "confidence"): (lambda t: t.confidence, 0.5),
+    (VIRTUAL, "fresh"): (lambda t: t.fresh, True),
     (("sadd",), "noise"): (lambda t: t.noise, "independent"),
     (("vat",), "epsilon"): (lambda t: t.epsilon, 1.25),
     (("vat",), "xi"): (lambda t: t.xi, 0.5),
@@ -148,7 +152,10 @@ def test_the_search_is_the_one_named(method):
 def test_only_vadd_with_kl_searches_reversed():
     assert term("vadd-kl").search_divergence is None
     assert term("vadd-kl", "vadd-kl.reversed_search=true").search_divergence is reverse_kl
-    assert [method for method, options in METHODS.items() if "reversed_search" in options.model_fields] == ["vadd-kl"]
+    assert [method for method, options in METHODS.items() if "reversed_search" in options.model_fields] == [
+        "vadd-kl",
+        "no-flips",
+    ]
     assert term("vadd-qe").search_divergence is None
     assert term("sadd").search_divergence is None
 

@@ -65,8 +65,8 @@ class Train(Recipe):
 
     With nothing else said, vadd-kl on the 5,000 digits that come with it, with 100 labels.
 
-    Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, entropy,
-    and sums of them, such as vadd-kl+vat.
+    Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips,
+    entropy, and sums of them, such as vadd-kl+vat.
 
     Examples:
       advdrop train

@@ -257,6 +257,15 @@ class VaddQe(VirtualOptions):
         return VAdD(divergence=qe, **self._options())
 
 
+class NoFlips(VaddKl):
+    """Options of VAdD without flips."""
+
+    help = "vadd-kl without its flips: the output is kept under another random mask; shows what the flips add"
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "delta": 0.0}
+
+
 METHODS: dict[str, type[Method]] = {
     "at": At,
     "vat": Vat,
@@ -266,6 +275,7 @@ METHODS: dict[str, type[Method]] = {
     "sadd": Sadd,
     "vadd-kl": VaddKl,
     "vadd-qe": VaddQe,
+    "no-flips": NoFlips,
     "entropy": Entropy,
 }
 """Each method by its name on the command line; all of them are added to the cross-entropy."""

@@ -15,13 +15,27 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = ("data models", "config", "suites", "engine", "records", "studies", "report", "cli")
 """The folders of the lab: each may import those before it. Data and models do not know each other."""
 STEPS = {folder: step for step, folders in enumerate(ORDER) for folder in folders.split()}
+LIBRARY = (
+    "checks choices eval_mode randomness suggest",
+    "masks divergences schedules",
+    "objectives",
+    "step",
+    "insertion presets",
+    "analysis sklearn",
+)
+"""The parts of the library: each may import those before it and its neighbors."""
+LEVELS = {part: level for level, parts in enumerate(LIBRARY) for part in parts.split()}
 STANDARD = {"__future__", *sys.stdlib_module_names}
 
 
-def imports(path):
-    """Every module that a file imports: anywhere, also inside functions and for type checkers alone."""
+def imports(path, typing=True):
+    """Every module that a file imports: anywhere, also inside functions, and for type checkers alone if wanted."""
     package = [*path.relative_to(SOURCE.parent).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for block in ast.walk(tree):
+        if not typing and isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING":
+            block.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -49,6 +63,22 @@ def test_the_library_needs_torch_alone():
     for path in library():
         own = {"numpy", "sklearn"} if path.parent == SOURCE / "sklearn" else set()
         assert {name.split(".")[0] for name in imports(path)} <= {"advdrop", "torch"} | own | STANDARD, path
+
+
+@pytest.mark.parametrize("part", LEVELS)
+def test_imports_of_the_library_go_one_way(part):
+    later = [other for other, level in LEVELS.items() if level > LEVELS[part]]
+    paths = [SOURCE / f"{part}.py"] if (SOURCE / f"{part}.py").is_file() else sorted((SOURCE / part).rglob("*.py"))
+    assert paths
+    for path in paths:
+        # A term names the passes of a step in its types; only what runs counts.
+        found = [name for name in imports(path, typing=False) if any(inside(name, f"advdrop.{o}") for o in later)]
+        assert not found, path
+
+
+def test_every_part_of_the_library_has_its_place():
+    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in library()}
+    assert parts - {"__init__"} == set(LEVELS)
 
 
 @pytest.mark.parametrize("folder", ["", *STEPS])

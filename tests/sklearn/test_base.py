@@ -649,3 +649,12 @@ def test_bad_input_is_an_error(moons):
             getattr(small(), method)(x)
     with pytest.raises(ValueError, match="features"):
         small(updates=1).fit(x, few).predict(x[:, :1])
+
+
+def test_a_fit_that_failed_leaves_nothing_half_made(moons):
+    x, few, _, _ = moons
+    found = small()
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        found.fit(x, few, sample_weight=(few == -1).astype(float))
+    expected = small().partial_fit(x, few).predict_proba(x)
+    np.testing.assert_array_equal(found.partial_fit(x, few).predict_proba(x), expected)

@@ -194,7 +194,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
         The skill is measured on labels before the members learn from them.
         """
-        first = not hasattr(self, "_seed")
+        first = not hasattr(self, "_semi")
         if first:
             self._start(x)
             companions = self._companions()

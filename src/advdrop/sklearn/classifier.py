@@ -92,7 +92,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
             sample_weight: the weight of each row, ``(N,)``.
         """
         self._validate_params()
-        first = not hasattr(self, "_seed")
+        first = not hasattr(self, "_semi")
         x, labels, labeled = self._read(X, y, reset=first)
         if first:
             self.classes_ = self._found(labels[labeled] if classes is None else np.asarray(classes))

@@ -55,7 +55,7 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
             sample_weight: the weight of each row, ``(N,)``.
         """
         self._validate_params()
-        first = not hasattr(self, "_seed")
+        first = not hasattr(self, "_semi")
         x, targets, labeled = self._read(X, y, reset=first)
         if first:
             self._measure(targets[labeled])

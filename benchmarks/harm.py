@@ -15,7 +15,8 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -36,6 +37,7 @@ from advdrop.lab.data.examples import UNLABELED, DataSet, Examples
 from advdrop.lab.engine.run import train
 from advdrop.lab.report.text_table import table as text_table
 from advdrop.objectives import Term
+from advdrop.objectives.targets import clean_output
 from measure import progress, record, rows_of
 
 COMMAND = "python benchmarks/harm.py --json results/harm.json"
@@ -43,30 +45,37 @@ OURS = "advdrop"
 BASELINE = "labels alone"
 
 
-class RandomlyFlipped(AdversarialDropoutClassifier):
-    """As many flips, at random."""
+class Changed(AdversarialDropoutClassifier):
+    """The estimator with another term for unlabeled rows, or with the full weight whatever its skill is.
+
+    Args:
+        term: what replaces the term.
+        trusted: whether the weight is full.
+        changes: other values of the term's own options.
+        options: of the estimator.
+    """
+
+    def __init__(
+        self, term: Term | None = None, trusted: bool = False, changes: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        super().__init__(measure_gain=False, **options)
+        self.term, self.trusted, self.changes = term, trusted, changes
 
     def _consistency(self, members: int, groups: int) -> Term:
         term = super()._consistency(members, groups)
         assert isinstance(term, VAdD)
-        term.search = RandomFlips()
-        return term
+        return self.term or replace(term, **(self.changes or {}))
 
-
-class PiMembers(AdversarialDropoutClassifier):
-    """The Π model in each member: two passes with different masks should agree."""
-
-    def _consistency(self, members: int, groups: int) -> Term:
-        del members, groups
-        return PiModel(divergence=qe)
+    def _trust(self) -> float:
+        return 1.0 if self.trusted else super()._trust()
 
 
 METHODS: dict[str, Callable[[int], Any]] = {
     OURS: lambda seed: AdversarialDropoutClassifier(measure_gain=False, random_state=seed),
     BASELINE: lambda seed: AdversarialDropoutClassifier(weight=0, random_state=seed),
     "no flips": lambda seed: AdversarialDropoutClassifier(delta=0, measure_gain=False, random_state=seed),
-    "random flips": lambda seed: RandomlyFlipped(measure_gain=False, random_state=seed),
-    "Π model": lambda seed: PiMembers(weight=30, measure_gain=False, random_state=seed),
+    "random flips": lambda seed: Changed(changes={"search": RandomFlips()}, random_state=seed),
+    "Π model": lambda seed: Changed(PiModel(divergence=qe), weight=30, random_state=seed),
     "logistic regression": lambda seed: LogisticRegression(max_iter=1000, random_state=seed),
     "random forest": lambda seed: RandomForestClassifier(random_state=seed),
     "gradient boosting": lambda seed: HistGradientBoostingClassifier(random_state=seed),
@@ -74,7 +83,18 @@ METHODS: dict[str, Callable[[int], Any]] = {
     "self-training": lambda seed: SelfTrainingClassifier(MLPClassifier((128,), max_iter=500, random_state=seed)),
     "label spreading": lambda _: LabelSpreading(kernel="knn", n_neighbors=7),
 }
-VARIANTS = ("no flips", "random flips", "Π model")
+ABLATION: dict[str, Callable[[int], Any]] = {
+    "gradient through the target": lambda seed: Changed(changes={"detach": False}, random_state=seed),
+    "own output as target": lambda seed: Changed(
+        changes={"target": clean_output, "given": "logits"}, random_state=seed
+    ),
+    "no confidence weight": lambda seed: Changed(changes={"confidence": 0.0}, random_state=seed),
+    "fresh mask": lambda seed: Changed(changes={"fresh": True}, random_state=seed),
+    "full weight at any skill": lambda seed: Changed(trusted=True, random_state=seed),
+    "no blend, full weight": lambda seed: Changed(blend=0.0, random_state=seed),
+}
+"""The estimator with one choice made otherwise; run with ``--ablation``."""
+VARIANTS = ("no flips", "random flips", "Π model", *ABLATION)
 """Variants of ours, which do not take part in the ranks."""
 LABELED_ONLY = ("logistic regression", "random forest", "gradient boosting", "MLP")
 IMAGE_METHODS = {OURS: "vadd-kl", BASELINE: "dropout", "no flips": "no-flips", "Π model": "pi"}
@@ -99,7 +119,7 @@ def measure(name: str, per_class: int, split: int, methods: list[str]) -> list[d
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as an optimizer that has not converged
-            accuracy = METHODS[method](split).fit(*fitted).score(x_test, known.y[test])
+            accuracy = {**METHODS, **ABLATION}[method](split).fit(*fitted).score(x_test, known.y[test])
         seconds = time.perf_counter() - start
         found.append(row(name, per_class, split, method, 100 * float(accuracy), seconds))
     return found
@@ -178,7 +198,7 @@ def by_data(found: Pairs) -> dict[str, dict[str, float]]:
 def summary(rows: list[dict[str, Any]], half: str | None) -> str:
     """A line for each method: accuracy, rank, and what changes beside labels alone."""
     found = pairs(rows, half)
-    methods = [method for method in METHODS if all(method in accuracies for accuracies in found.values())]
+    methods = [method for method in (*METHODS, *ABLATION) if all(method in accuracies for accuracies in found.values())]
     ranked = ranks(found, [method for method in methods if method not in VARIANTS])
     lines = []
     for method in methods:
@@ -224,9 +244,11 @@ def main() -> None:
     parser.add_argument("--labels", type=int, nargs="+", default=[10], help="labels of each class; 0: all")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="only these")
+    parser.add_argument("--ablation", action="store_true", help="the estimator with one choice made otherwise")
     options = parser.parse_args()
     images = options.kind == "image"
-    methods = options.methods or list(IMAGE_METHODS if images else METHODS)
+    usual = [OURS, BASELINE, "no flips", "random flips", *ABLATION] if options.ablation else METHODS
+    methods = options.methods or list(IMAGE_METHODS if images else usual)
     names = options.data or [name for name in data.names(options.kind) if options.half in (None, data.half(name))]
     rows = rows_of(options.json) if options.json and options.json.exists() else []
     for labels in options.labels:

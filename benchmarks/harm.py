@@ -222,9 +222,44 @@ def few(rows: list[dict[str, Any]], half: str, kind: str = "table", labels: int 
     return summary([row for row in rows if row["data"] in names and row["labels"] == labels], half) + "\n"
 
 
+def ablation(rows: list[dict[str, Any]]) -> str:
+    """The summary of those pairs for which all variants of the ablation were run."""
+    tables = [row for row in rows if row["data"] in data.names("table") and row["labels"] == 10]
+    whole = {pair for pair, found in pairs(tables).items() if set(ABLATION) <= set(found)}
+    shown = (OURS, BASELINE, "no flips", "random flips", *ABLATION)
+    return (
+        summary([row for row in tables if (row["data"], row["split"]) in whole and row["method"] in shown], None) + "\n"
+    )
+
+
+def by_labels(rows: list[dict[str, Any]]) -> str:
+    """The texts: the mean accuracy of each method for each number of labels, of both classes together."""
+    chosen = [row for row in rows if row["data"] in data.names("text")]
+    numbers = sorted({row["labels"] for row in chosen})
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in chosen):
+        found = {
+            n: [row["accuracy"] for row in chosen if (row["method"], row["labels"]) == (method, n)] for n in numbers
+        }
+        lines.append([method, *(f"{fmean(values):.1f}" for values in found.values())])
+    return text_table(["method", *(f"{2 * number} labels" for number in numbers)], lines) + "\n"
+
+
+def image_errors(rows: list[dict[str, Any]]) -> str:
+    """The images: the mean error of each method on each data set, in percent, over the splits that all were run on."""
+    chosen = pairs([row for row in rows if row["data"] in data.names("image")])
+    whole = {pair: found for pair, found in chosen.items() if set(IMAGE_METHODS) <= set(found)}
+    lines = []
+    for name, accuracies in by_data(whole).items():
+        splits = sum(other == name for other, _ in whole)
+        errors = [f"{100 - accuracies[method]:.2f}" for method in IMAGE_METHODS]
+        lines.append([name, data.half(name), str(splits), *errors])
+    return text_table(["data", "half", "splits", *IMAGE_METHODS], lines) + "\n"
+
+
 def gains(rows: list[dict[str, Any]], labels: int = 10) -> str:
-    """Each data set: accuracy with the labels alone and with the unlabeled rows, the largest loss first."""
-    chosen = [row for row in rows if row["labels"] == labels]
+    """Each table: accuracy with the labels alone and with the unlabeled rows, the largest loss first."""
+    chosen = [row for row in rows if row["labels"] == labels and row["data"] in data.names("table")]
     halves = {row["data"]: row["half"] for row in chosen}
     lines = []
     for name, accuracies in by_data(pairs(chosen)).items():

@@ -14,7 +14,7 @@ def data():
 
 
 def test_standardizing(data):
-    x, y = standardized(*data)
+    x, y = standardized(*data, ["a", "b", "c"])
     np.testing.assert_allclose([*x.mean(0), y.mean()], 0, atol=1e-12)
     np.testing.assert_allclose([*x.std(0), y.std()], 1)
 
@@ -41,7 +41,7 @@ def test_the_identities_hold_to_the_last_digits():
 
 
 def test_the_linearization_misses_some_masks(data):
-    found = linearization(*standardized(*data))
+    found = linearization(*standardized(*data, ["a", "b", "c"]))
     assert found["k"] == [1.0, 2.0, 3.0]
     assert all(0 <= share <= 100 for share in found["missed_percent"])
     assert any(share > 0 for share in found["missed_percent"])
@@ -55,7 +55,7 @@ def test_the_paths_are_those_of_the_models_they_are_named_after(data, monkeypatc
     monkeypatch.setattr(paths, "PROBLEMS", 3)
     told = []
     numbers, series = measured(*data, ["a", "b", "c"], told.append)
-    x, y = standardized(*data)
+    x, y = standardized(*data, ["a", "b", "c"])
     for i, alpha in enumerate(series["ridge/parameter"]):
         w = Ridge(alpha * len(x), fit_intercept=False).fit(x, y).coef_
         np.testing.assert_allclose([series[f"ridge/{name}"][i] for name in "abc"], w, atol=1e-5)

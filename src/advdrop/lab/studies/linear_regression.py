@@ -1,38 +1,36 @@
 """The paper's theorem: what adversarial training and adversarial dropout regularize in linear regression.
 
 With l(w) = Σ_i (y_i − x_iᵀw)² and ∇_{x_i} l = −2 (y_i − x_iᵀw) w, the section "Discussion" and Appendix E of the paper
-say what is minimized when the inputs are perturbed against the loss::
+give the loss under inputs that are perturbed to increase it::
 
     l_AT(w)  = l(w) + Σ_ij |δ ∇_{x_ij} l| + δ² wᵀ Γ_AT w             r_i = δ sign(∇_{x_i} l)
-    l_AdD(w) = l(w) + Σ_i Σ_{j in S_i} |x_ij ∇_{x_ij} l| + wᵀ Γ_AdD w    S_i = the inputs that are dropped, k at most
+    l_AdD(w) = l(w) + Σ_i Σ_{j in S_i} |x_ij ∇_{x_ij} l| + wᵀ Γ_AdD w    S_i = the dropped inputs, at most k
 
-:func:`adversarial_training` and :func:`adversarial_dropout` have both sides of these. What is printed needs repair in
-four places:
+:func:`adversarial_training` and :func:`adversarial_dropout` compute the right-hand sides. The printed version needs
+four corrections:
 
 - *The orientation of Γ.* It is printed as Σ_i aᵀa. For the column vectors that the paper defines (x_i in R^D, and x_iᵀw
-  a number) that is one number; what the proof needs is the D × D matrix Σ_i a aᵀ.
-- *The k-th lowest element.* An input is dropped where x_ij ∇_{x_ij} l ≤ min(s_ik, 0), s_ik the k-th lowest element of
-  its row. With ties at s_ik that drops more than k of them, which breaks the constraint that it is said to satisfy;
-  with fewer than k negative elements the bound is 0, and every element that is exactly 0 is dropped as well, again more
-  than k if there are many. For k = 0 there is no s_ik. Here: the k lowest of the negative elements, the first ones of
-  equals, and none that is 0.
-- *The constraint.* ‖ε − 1‖₂ ≤ k allows k² zeros as it is written. k is meant as their number.
+  a number) that is a number; the proof needs the D × D matrix Σ_i a aᵀ.
+- *The k-th lowest element.* An input is dropped where x_ij ∇_{x_ij} l ≤ min(s_ik, 0), s_ik being the k-th lowest
+  element of its row. Ties at s_ik drop more than k inputs, which breaks the constraint. With fewer than k negative
+  elements the bound is 0 and every element that is exactly 0 is dropped too. For k = 0 there is no s_ik. Here: the k
+  lowest of the negative elements, the first ones of equals, and none that is 0.
+- *The constraint.* ‖ε − 1‖₂ ≤ k as written allows k² zeros. k is meant as their number.
 - *The argmax.* The mask is defined as the one with the largest loss, and then given by Algorithm 1, which linearizes
-  at ε = 1. These are not the same: the linearized mask only ever makes the residual larger on the side where it is,
-  and if it is small, dropping inputs of the other sign and overshooting to the other side can do more.
-  :func:`worst_mask` is the true argmax, and :func:`fit` uses it. (For adversarial training the two agree, except where
-  a residual is exactly zero: the sign of a zero gradient moves nothing.)
+  at ε = 1. These differ: the linearized mask only increases the residual on the side where it is. If the residual is
+  small, dropping inputs of the other sign can move it further away on the other side. :func:`worst_mask` is the true
+  argmax, and :func:`fit` uses it. (For adversarial training the two agree, except where a residual is exactly zero:
+  the sign of a zero gradient moves nothing.)
 
-With the true maximum both objectives are convex, being maxima of squares of affine functions of w. With the linearized
-mask that of adversarial dropout is not: it jumps where a residual changes its sign.
+With the true maximum both objectives are convex: they are maxima of squares of affine functions of w. With the
+linearized mask the objective of adversarial dropout is not: it jumps where a residual changes its sign.
 
 References: Park et al. (2018), "Discussion" and Appendix E. Xu, Caramanis and Mannor, "Robust regression and lasso",
-IEEE Transactions on Information Theory 56 (2010), have the case in which all examples are perturbed together.
+IEEE Transactions on Information Theory 56 (2010), treat the case in which all examples are perturbed together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,33 +38,29 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from advdrop.lab.studies.quadratic_program import interior_point
-
 Array = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-8
-"""Of the duality gap, relative to the objective."""
+"""The largest duality gap of a fit that counts as converged, relative to its objective."""
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """An adversarial loss as the theorem takes it apart.
+    """The terms of an adversarial loss, as the theorem names them.
 
     Args:
         loss: l(w).
         first: the L1 term, Σ|·∇l|.
         second: the L2 term, wᵀΓw.
-        gamma: Γ, ``(D, D)``.
     """
 
     loss: float
     first: float
     second: float
-    gamma: Array
 
     @property
     def total(self) -> float:
-        """What the theorem says the adversarial loss is."""
+        """The adversarial loss according to the theorem."""
         return self.loss + self.first + self.second
 
 
@@ -97,7 +91,20 @@ def adversarial_training(x: Array, y: Array, w: Array, delta: float) -> Decompos
     """
     gradient = input_gradient(x, y, w)
     gamma = np.sign(gradient).T @ np.sign(gradient)
-    return Decomposition(squared_error(x, y, w), float(np.abs(delta * gradient).sum()), delta**2 * w @ gamma @ w, gamma)
+    first = float(np.abs(delta * gradient).sum())
+    return Decomposition(squared_error(x, y, w), first, float(delta**2 * w @ gamma @ w))
+
+
+def adversarial_dropout(x: Array, y: Array, w: Array, mask: Array) -> Decomposition:
+    """L_AdD = l + Σ_i Σ_{j in S_i} |x_ij ∇_{x_ij} l| + wᵀ Γ_AdD w, Γ_AdD = Σ_i ((1 − ε_i) ⊙ x_i)((1 − ε_i) ⊙ x_i)ᵀ.
+
+    Its total is ``squared_error(mask * x, y, w)`` for every mask whose dropped inputs have x_ij ∇_{x_ij} l ≤ 0, as
+    those of :func:`linearized_mask` have. For other masks the middle term has the wrong sign.
+    """
+    dropped = (1.0 - mask) * x
+    gamma = dropped.T @ dropped
+    first = float(np.abs(dropped * input_gradient(x, y, w)).sum())
+    return Decomposition(squared_error(x, y, w), first, float(w @ gamma @ w))
 
 
 def linearized_mask(x: Array, y: Array, w: Array, k: int) -> Array:
@@ -110,10 +117,10 @@ def linearized_mask(x: Array, y: Array, w: Array, k: int) -> Array:
 
 
 def worst_mask(x: Array, y: Array, w: Array, k: int) -> Array:
-    """ε_i = argmax (y_i − (ε ⊙ x_i)ᵀw)² over the masks with k zeros at most, ``(N, D)``; exact.
+    """ε_i = argmax (y_i − (ε ⊙ x_i)ᵀw)² over the masks with at most k zeros, ``(N, D)``; exact.
 
-    Dropping the inputs S changes the residual by Σ_{j in S} x_ij w_j, so the best S is the k largest of these, or the
-    k smallest, whichever ends farther from zero.
+    Dropping the inputs S changes the residual by Σ_{j in S} x_ij w_j. The best S is therefore the k largest of these
+    or the k smallest, whichever ends farther from zero.
     """
     residual, parts = y - x @ w, x * w
     up, down = _dropped(parts, k), _dropped(-parts, k)
@@ -121,17 +128,11 @@ def worst_mask(x: Array, y: Array, w: Array, k: int) -> Array:
     return 1.0 - np.where(higher[:, None], up, down)
 
 
-def adversarial_dropout(x: Array, y: Array, w: Array, mask: Array) -> Decomposition:
-    """L_AdD = l + Σ_i Σ_{j in S_i} |x_ij ∇_{x_ij} l| + wᵀ Γ_AdD w, Γ_AdD = Σ_i ((1 − ε_i) ⊙ x_i)((1 − ε_i) ⊙ x_i)ᵀ.
-
-    Its total is ``squared_error(mask * x, y, w)`` for every mask whose dropped inputs have x_ij ∇_{x_ij} l ≤ 0, as
-    those of :func:`linearized_mask` do. One that overshoots does not, and the middle term then counts it with the
-    wrong sign.
-    """
-    dropped = (1.0 - mask) * x
-    gamma = dropped.T @ dropped
-    first = float(np.abs(dropped * input_gradient(x, y, w)).sum())
-    return Decomposition(squared_error(x, y, w), first, float(w @ gamma @ w), gamma)
+def _dropped(gains: Array, k: int) -> Array:
+    """1 where an input has one of the k largest gains of its example, and a positive one; the first ones of equals."""
+    chosen, largest = np.zeros_like(gains), np.argsort(-gains, axis=1, kind="stable")[:, :k]
+    np.put_along_axis(chosen, largest, 1.0, axis=1)
+    return np.asarray(chosen * (gains > 0))
 
 
 @dataclass(frozen=True)
@@ -141,103 +142,104 @@ class Fit:
     Args:
         coefficients: w, ``(D,)``.
         intercept: never perturbed and never dropped.
-        objective: Σ_i max (y_i − x̃_iᵀw − intercept)² at the end.
-        bound: no linear model has a smaller objective than this.
-        steps: Newton steps taken.
-        converged: whether the gap between objective and bound is within the tolerance.
+        objective: Σ_i max (y_i − x̃_iᵀw − intercept)² of this model.
+        bound: a lower bound on the objective of every linear model.
     """
 
     coefficients: Array
     intercept: float
     objective: float
     bound: float
-    steps: int
-    converged: bool
 
     @property
     def gap(self) -> float:
-        """How far the objective can be from the best, relative to it."""
+        """The distance from objective to bound, relative to the objective."""
         return (self.objective - self.bound) / max(self.objective, np.finfo(np.float64).tiny)
 
-    def predict(self, x: Any) -> Array:
-        """xᵀw + intercept, ``(N,)``."""
-        x = _matrix("X", x)
-        if x.shape[1] != len(self.coefficients):
-            raise ValueError(f"X has {x.shape[1]} features, and the model was fitted to {len(self.coefficients)}")
-        return np.asarray(x @ self.coefficients + self.intercept)
+    @property
+    def converged(self) -> bool:
+        """Whether the gap is within the tolerance."""
+        return self.gap <= TOLERANCE
 
 
-def fit(
-    x: Any,
-    y: Any,
-    *,
-    k: int | None = None,
-    delta: float | None = None,
-    intercept: bool = True,
-    tolerance: float = TOLERANCE,
-    steps: int = 200,
-) -> Fit:
-    """The linear model with the smallest squared error under the worst that can happen to each example by itself.
+def fit(x: Array, y: Array, *, k: int | None = None, delta: float | None = None) -> Fit:
+    """Fit the linear model with the smallest squared error under the worst perturbation of each example.
 
-    min_w Σ_i max (y_i − x̃_iᵀw)², where x̃_i is x_i with k of its inputs dropped at most (adversarial dropout), or
-    moved by δ at most in every input (adversarial training). Both are convex quadratic programs, solved by an
-    interior-point method. It takes seconds for some hundred examples of ten features; its memory grows with N·D².
+    min_w Σ_i max (y_i − x̃_iᵀw − b)², where x̃_i is x_i with at most k of its inputs dropped (adversarial dropout), or
+    with every input moved by at most δ (adversarial training). Both are convex quadratic programs. Their solution takes
+    about a second for some hundred examples of ten features; the memory grows with N·D².
 
     Args:
-        x: ``(N, D)``. Bring the features to one scale first, as for lasso or ridge: δ is in their units, and what is
-            lost with an input is measured from zero.
-        y: ``(N,)``.
-        k: the number of inputs that may be dropped from each example, 0 to D.
-        delta: how far each input may be moved.
-        intercept: whether there is one.
-        tolerance: of the duality gap, relative to the objective.
-        steps: Newton steps at most; ``converged`` tells whether they were enough.
+        x: finite, ``(N, D)``.
+        y: finite, ``(N,)``.
+        k: the number of inputs that may be dropped, from 0 to D.
+        delta: δ; give either this or ``k``.
 
     >>> x = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, 1.1], [-1.0, -1.1]])
     >>> y = np.array([1.0, -1.0, 1.0, -1.0])
     >>> fit(x, y, k=0).coefficients.round(6) + 0.0
     array([1., 0.])
-    >>> fit(x, y, k=1).coefficients.round(2)  # either input may be lost, so it leans on both
+    >>> fit(x, y, k=1).coefficients.round(2)  # either input may be dropped, so both get a weight
     array([0.65, 0.65])
     """
-    x, y = _matrix("X", x), np.asarray(y, dtype=np.float64)
-    if y.shape != (len(x),):
-        raise ValueError(f"y must have one number for each of the {len(x)} rows of X, got shape {y.shape}")
-    if not np.isfinite(y).all():
-        raise ValueError(f"y must be finite, got {y[~np.isfinite(y)][0]} in row {int(np.argmin(np.isfinite(y)))}")
     if (k is None) == (delta is None):
-        raise ValueError("give k, for adversarial dropout, or delta, for adversarial training: one of them")
+        raise ValueError("give either k, for adversarial dropout, or delta, for adversarial training")
+    if k is not None and not 0 <= k <= x.shape[1]:
+        raise ValueError(f"k must be a number of inputs from 0 to {x.shape[1]}, got {k!r}")
     if delta is not None and not 0.0 <= delta < np.inf:
         raise ValueError(f"delta must be finite and not negative, got {delta!r}")
-    if intercept:
-        refuse_constant(x)
-    if k is not None and (isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k <= x.shape[1]):
-        raise ValueError(f"k must be a whole number of inputs from 0 to the {x.shape[1]} there are, got {k!r}")
-    design = np.column_stack([x, np.ones(len(x))]) if intercept else x
+    design = np.column_stack([x, np.ones(len(x))])
     if not (k or delta):
-        w = np.linalg.lstsq(design, y, rcond=None)[0]
+        w = np.asarray(np.linalg.lstsq(design, y, rcond=None)[0], dtype=np.float64)
         error = squared_error(design, y, w)
-        return Fit(w[: x.shape[1]], float(w[-1]) if intercept else 0.0, error, error, 0, True)
+        return Fit(w[:-1], float(w[-1]), error, error)
     scale = float(np.abs(y).max()) or 1.0
-    program = _dropout_program(x, design, y / scale, int(k)) if k else _training_program(x, design, y / scale, delta)
-    solution, bound, taken = interior_point(len(x), *program, tolerance / 10, steps)
-    w, b = scale * solution[: x.shape[1]], float(scale * solution[x.shape[1]]) if intercept else 0.0
-    objective, bound = worst_case(x, y - b, w, k=k, delta=delta), bound * scale**2
-    enough = tolerance * max(objective, 1e-12 * float(np.square(y).sum()))  # a perfect fit leaves rounding
-    return Fit(w, b, objective, bound, taken, objective - bound <= enough)
+    program = _dropout_program(x, design, y / scale, k) if k else _training_program(design, y / scale, delta or 0.0)
+    solution, bound = least_squares(len(x), *program)
+    w, b = scale * solution[: x.shape[1]], float(scale * solution[x.shape[1]])
+    objective = worst_case(x, y - b, w, k=k, delta=delta)
+    perfect = 1e-12 * float(np.square(y).sum())  # below this an objective is rounding error
+    return Fit(w, b, objective, objective if objective <= perfect else bound * scale**2)
 
 
 def worst_case(x: Array, y: Array, w: Array, *, k: int | None = None, delta: float | None = None) -> float:
-    """The largest squared error when k inputs of each example may be dropped, or all of them moved by δ."""
+    """The largest squared error if k inputs of each example may be dropped, or all of them moved by δ."""
     if k is not None:
-        return squared_error(worst_mask(x, y, w, int(k)) * x, y, w)
+        return squared_error(worst_mask(x, y, w, k) * x, y, w)
     return float(np.square(np.abs(y - x @ w) + (delta or 0.0) * np.abs(w).sum()).sum())
 
 
-def _dropout_program(x: Array, design: Array, y: Array, k: int) -> tuple[Any, Array, int]:
-    """A and b of A·(w, θ, v, t) ≥ b, and the number of variables that cost nothing.
+def least_squares(count: int, matrix: Any, levels: Array) -> tuple[Array, float]:
+    """Minimize Σ t² over the variables (z, t) with A·(z, t) ≥ b.
 
-    The sum of the k largest positive parts of z is the least of kθ + Σ_j v_j with v_j ≥ z_j − θ and θ, v ≥ 0, and the
+    Args:
+        count: the number of variables t, which are the last ones.
+        matrix: A, sparse.
+        levels: b.
+
+    Returns:
+        the variables, and the value of the dual problem, a lower bound; 0 if the solver did not finish.
+    """
+    import clarabel
+
+    free = matrix.shape[1] - count
+    cost = sparse.diags(np.repeat([0.0, 2.0], [free, count]), format="csc")
+    settings = clarabel.DefaultSettings()
+    settings.verbose, settings.max_threads = False, 1
+    # Clarabel takes these relative to 1 if the objective is smaller.
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    cone = [clarabel.NonnegativeConeT(len(levels))]
+    found = clarabel.DefaultSolver(cost, np.zeros(free + count), -matrix, -levels, cone, settings).solve()
+    solved = found.status in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
+    prices = np.asarray(found.z)
+    dual = float(prices @ levels - np.square((matrix.T @ prices)[free:]).sum() / 4)
+    return np.asarray(found.x), dual if solved else 0.0
+
+
+def _dropout_program(x: Array, design: Array, y: Array, k: int) -> tuple[Any, Array]:
+    """A and b of A·(w, θ, v, t) ≥ b.
+
+    The sum of the k largest positive parts of z is the minimum of kθ + Σ_j v_j over v_j ≥ z_j − θ and θ, v ≥ 0. The
     largest residual of example i is the larger of two such sums: t_i ≥ ±(y_i − x_iᵀw) + the sum for z = ±x_i ⊙ w.
     """
     (count, features), width = x.shape, design.shape[1]
@@ -256,44 +258,18 @@ def _dropout_program(x: Array, design: Array, y: Array, k: int) -> tuple[Any, Ar
     free = 2 * count * (1 + features)
     positive = sparse.hstack([_empty(free, width), sparse.identity(free), _empty(free, count)])
     matrix = sparse.vstack([sparse.bmat(blocks), positive], format="csc")
-    return matrix, np.concatenate([*levels, np.zeros(free)]), width + free
+    return matrix, np.concatenate([*levels, np.zeros(free)])
+
+
+def _training_program(design: Array, y: Array, delta: float) -> tuple[Any, Array]:
+    """A and b of A·(w, u, t) ≥ b: u_j ≥ |w_j|, and t_i ≥ ±(y_i − x_iᵀw) + δ Σ_j u_j."""
+    count, width = design.shape
+    moved, keep = np.full((count, width - 1), -delta), sparse.identity(count)
+    weights = sparse.eye(width - 1, width)
+    blocks = [[side * design, moved, keep] for side in (1.0, -1.0)]
+    blocks += [[side * weights, sparse.identity(width - 1), None] for side in (1.0, -1.0)]
+    return sparse.bmat(blocks, format="csc"), np.concatenate([y, -y, np.zeros(2 * (width - 1))])
 
 
 def _empty(rows: int, columns: int) -> Any:
     return sparse.csr_matrix((rows, columns))
-
-
-def _training_program(x: Array, design: Array, y: Array, delta: float | None) -> tuple[Any, Array, int]:
-    """The same for A·(w, u, t) ≥ b: u_j ≥ |w_j|, and t_i ≥ ±(y_i − x_iᵀw) + δ Σ_j u_j."""
-    (count, features), width = x.shape, design.shape[1]
-    moved, keep = np.full((count, features), -float(delta or 0.0)), sparse.identity(count)
-    weights = sparse.eye(features, width)
-    blocks = [[side * design, moved, keep] for side in (1.0, -1.0)]
-    blocks += [[side * weights, sparse.identity(features), None] for side in (1.0, -1.0)]
-    return sparse.bmat(blocks, format="csc"), np.concatenate([y, -y, np.zeros(2 * features)]), width + features
-
-
-def _dropped(gains: Array, k: int) -> Array:
-    """1 where an input has one of the k largest gains of its example, and a positive one; the first ones of equals."""
-    chosen, largest = np.zeros_like(gains), np.argsort(-gains, axis=1, kind="stable")[:, :k]
-    np.put_along_axis(chosen, largest, 1.0, axis=1)
-    return np.asarray(chosen * (gains > 0))
-
-
-def refuse_constant(x: Array, names: Sequence[str] = ()) -> None:
-    """An error if a feature is the same in every row, as an intercept is."""
-    constant = np.ptp(x, axis=0) <= 1e-12 * np.abs(x).max(axis=0)
-    if len(x) > 1 and constant.any():
-        place = int(np.argmax(constant))
-        name = names[place] if names else f"in column {place}"
-        raise ValueError(f"the feature {name} is constant, {x[0, place]:g} in every row; leave it out")
-
-
-def _matrix(name: str, values: Any) -> Array:
-    matrix = np.asarray(values, dtype=np.float64)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ValueError(f"{name} must be (N, D), one row an example, got shape {matrix.shape}")
-    if not np.isfinite(matrix).all():
-        row, column = np.argwhere(~np.isfinite(matrix))[0]
-        raise ValueError(f"{name} must be finite, got {matrix[row, column]} in row {row}, column {column}")
-    return matrix

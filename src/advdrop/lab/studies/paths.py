@@ -14,7 +14,6 @@ from advdrop.lab.studies.linear_regression import (
     adversarial_training,
     fit,
     linearized_mask,
-    refuse_constant,
     sign_perturbation,
     squared_error,
     worst_mask,
@@ -25,19 +24,22 @@ DELTAS = tuple(float(delta) for delta in np.round(np.concatenate([[0.0], np.geom
 PENALTIES = tuple(float(penalty) for penalty in np.geomspace(1e-3, 1e3, 25))
 
 
-def standardized(x: Any, y: Any, names: list[str] | None = None) -> tuple[Array, Array]:
-    """Features and target with mean 0 and standard deviation 1; a feature that is constant is refused."""
+def standardized(x: Any, y: Any, names: list[str]) -> tuple[Array, Array]:
+    """Features and target with mean 0 and standard deviation 1; none of them may be constant."""
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if not np.isfinite(x).all() or not np.isfinite(y).all():
-        raise ValueError("features and target must be finite; there is a nan or an infinity among them")
-    refuse_constant(x, names or ())
+        raise ValueError("features and target must be finite, but there is a nan or an infinity among them")
+    constant = np.ptp(x, axis=0) <= 1e-12 * np.abs(x).max(axis=0)
+    if constant.any():
+        place = int(np.argmax(constant))
+        raise ValueError(f"the feature {names[place]} is constant, {x[0, place]:g} in every row; leave it out")
     if y.std() == 0:
         raise ValueError(f"the target is constant, {y[0]:g} in every row: there is nothing to fit")
     return (x - x.mean(axis=0)) / x.std(axis=0), (y - y.mean()) / y.std()
 
 
 def identities(problems: int = PROBLEMS, seed: int = 0) -> dict[str, float]:
-    """The largest relative deviation of either side of the theorem from the other, over random problems in float64."""
+    """The largest relative difference between the two sides of the theorem, over random problems in float64."""
     rng = np.random.default_rng(seed)
     worst = {"training_identity": 0.0, "dropout_identity": 0.0}
     for _ in range(problems):
@@ -61,8 +63,8 @@ def linearization(x: Array, y: Array) -> dict[str, list[float]]:
     """How often Algorithm 1 misses the worst mask, at the least-squares solution.
 
     Returns:
-        for k from 1 to D, the share of the rows in percent whose worst mask is worse, and the loss under the
-        linearized masks as a share of that under the worst ones, in percent.
+        for k from 1 to D, the percentage of the rows whose worst mask is worse, and the loss under the linearized masks
+        as a percentage of the loss under the worst ones.
     """
     w = np.asarray(np.linalg.lstsq(x, y, rcond=None)[0], dtype=np.float64)
     found: dict[str, list[float]] = {"k": [], "missed_percent": [], "reached_percent": []}
@@ -74,16 +76,8 @@ def linearization(x: Array, y: Array) -> dict[str, list[float]]:
     return found
 
 
-def paths(
-    x: Array, y: Array, done: Callable[[str], None] = lambda _: None
-) -> Iterator[tuple[str, float, Array, Fit | None]]:
-    """Method, parameter, coefficients, and how well it was fitted where that is ours to tell.
-
-    Args:
-        x: standardized, ``(N, D)``.
-        y: standardized.
-        done: is told what was fitted.
-    """
+def paths(x: Array, y: Array, done: Callable[[str], None]) -> Iterator[tuple[str, float, Array, Fit | None]]:
+    """Method, parameter, coefficients, and the fit if it is one of ours; x and y are standardized."""
     from sklearn.linear_model import lasso_path
 
     count = len(x)
@@ -110,22 +104,20 @@ def measured(
     """The numbers and the series of the record.
 
     Args:
-        x: features ``(N, D)``, as they are.
+        x: features ``(N, D)``, not standardized.
         y: target ``(N,)``.
         names: of the features.
-        done: is told what was fitted.
+        done: called with the name of each part that is finished.
     """
     x, y = standardized(x, y, names)
     numbers, series = identities(), {f"linearized/{key}": values for key, values in linearization(x, y).items()}
     done("identities")
-    gaps: list[float] = []
-    open_fits = 0
+    fits: list[Fit] = []
     for method, parameter, w, found in paths(x, y, done):
         series.setdefault(f"{method}/parameter", []).append(parameter)
         for name, coefficient in zip(names, w, strict=True):
             series.setdefault(f"{method}/{name}", []).append(float(f"{coefficient:.6g}"))
-        if found is not None:
-            gaps.append(found.gap)
-            open_fits += not found.converged
-    numbers |= {"largest_gap": max(gaps), "not_converged": float(open_fits), "fits": float(len(gaps))}
-    return numbers | {"examples": float(len(x)), "features": float(x.shape[1])}, series
+        fits += [found] if found else []
+    numbers["largest_gap"] = max(found.gap for found in fits)
+    numbers["not_converged"] = float(sum(not found.converged for found in fits))
+    return numbers | {"fits": float(len(fits)), "examples": float(len(x)), "features": float(x.shape[1])}, series

@@ -7,7 +7,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from advdrop import AdversarialDropout
 from advdrop.lab.models import all_cnn, conv_large, highway, mlp, mnist_cnn, network_in_network
-from advdrop.lab.models.highway import HighwayLayer
+from advdrop.lab.models.baselines import HighwayLayer
 from advdrop.lab.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d
 from advdrop.step.together import _KINDS, all_modules, before_noise, kind, rowwise, still
 

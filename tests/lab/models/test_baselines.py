@@ -6,7 +6,7 @@ from torch import nn
 
 from advdrop.insertion import adversarial_layers
 from advdrop.lab.models import all_cnn, highway, network_in_network
-from advdrop.lab.models.highway import HighwayLayer
+from advdrop.lab.models.baselines import HighwayLayer
 from advdrop.lab.models.layers import Dropout
 from advdrop.masks import flip_budget
 from halves import above, below

@@ -1,20 +1,17 @@
 import inspect
-import re
 
 import pytest
 import torch
 
 from advdrop.insertion import adversarial_layers
 from advdrop.lab import models
-from advdrop.lab.models import NETWORKS, build, default_network
+from advdrop.lab.models.build import NETWORKS, build, default_network
 from advdrop.masks import AdversarialDropout
 from halves import above
 
 
 def test_the_names():
-    assert list(NETWORKS) == [
-        "mnist-cnn", "conv-large", "network-in-network", "all-cnn", "highway", "mlp", "autoencoder",
-    ]  # fmt: skip
+    assert list(NETWORKS) == ["mnist-cnn", "conv-large", "network-in-network", "all-cnn", "highway", "mlp"]
     for name, network in NETWORKS.items():
         assert network.__name__ == name.replace("-", "_")
         assert getattr(models, network.__name__) is network
@@ -24,7 +21,7 @@ def test_the_names():
 def test_one_signature_for_all(name):
     parameters = inspect.signature(NETWORKS[name]).parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert positional == ["layer", "shape", "classes"][: 2 if name == "autoencoder" else 3]
+    assert positional == ["layer", "shape", "classes"]
     assert all(p.default is not p.empty for p in parameters)
     assert all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters)
 
@@ -34,7 +31,7 @@ def test_build_hands_everything_on(name):
     layer, shape = AdversarialDropout(0.3), [2, 13, 12]
     model = build(name, layer, shape, 3)
     assert adversarial_layers(model) == [layer]
-    assert model.eval()(torch.randn(2, *shape)).shape == (2, 2 * 13 * 12 if name == "autoencoder" else 3)
+    assert model.eval()(torch.randn(2, *shape)).shape == (2, 3)
 
 
 def test_options_arrive():
@@ -65,39 +62,3 @@ def test_options_arrive():
 def test_the_default_suits_the_shape(shape, name):
     assert default_network(shape) == name
     assert build(name, None, shape, 2).eval()(torch.randn(1, *shape)).shape == (1, 2)
-
-
-EVERY = "there are mnist-cnn, conv-large, network-in-network, all-cnn, highway, mlp, autoencoder"
-
-
-@pytest.mark.parametrize(
-    ("name", "guess"),
-    [("conv_large", " (did you mean conv-large?);"), ("highways", " (did you mean highway?);"), ("qqq", ";")],
-)
-def test_an_unknown_network_is_refused_with_the_known_ones(name, guess):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'there is no network {name!r}{guess} {EVERY}')}$"):
-        build(name, None, (3, 32, 32), 10)
-
-
-@pytest.mark.parametrize(
-    ("name", "option", "message"),
-    [
-        (
-            "conv-large",
-            "widht",
-            "'widht' (did you mean width?); it has norm, momentum, top_bn, sigma, width, dropout, second_dropout",
-        ),
-        ("mnist-cnn", "norm", "'norm'; it has kernel, dropout, batch_norm"),
-        ("mlp", "kernel", "'kernel'; it has hidden, dropout"),
-        ("autoencoder", "classes_", "'classes_'; it has hidden, initialization"),
-    ],
-)
-def test_an_unknown_option_is_refused_with_the_known_ones(name, option, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{name} has no option {message}')}$"):
-        build(name, None, (3, 32, 32), 10, **{option: 1})
-
-
-def test_classes_may_be_left_out_for_the_autoencoder_alone():
-    assert above(build("autoencoder", None, (4,), None))[1].out_features == 4
-    with pytest.raises(ValueError, match="mlp needs the number of classes, got classes=None"):
-        build("mlp", None, (4,), None)

@@ -177,22 +177,15 @@ def test_the_smallest_image_passes_and_a_smaller_one_is_refused(network):
     assert network(None, (2, least, least + 1)).eval()(images((2, least, least + 1))).shape == (4, 10)
     name = network.__name__.replace("_", "-")
     message = rf"{name} needs images \(C, H, W\) of at least {least} x {least} pixels, got shape .*use mlp"
-    refused = [(3, least - 1, 32), (3, 32, least - 1), (32, 32), (1, 3, 32, 32), (0, 32, 32), (3, 32.0, 32)]
+    refused = [(3, least - 1, 32), (3, 32, least - 1), (32, 32), (1, 3, 32, 32), (0, 32, 32)]
     for shape in refused:
         with pytest.raises(ValueError, match=message):
             network(None, shape)
 
 
-@pytest.mark.parametrize("network", [*IMAGES, mlp])
-@pytest.mark.parametrize(("classes", "error"), [(0, ValueError), (2.0, TypeError)])
-def test_impossible_classes_are_refused(network, classes, error):
-    with pytest.raises(error, match="classes must be"):
-        network(classes=classes)
-
-
 @pytest.mark.parametrize("network", [conv_large, network_in_network, all_cnn, highway, mlp])
 def test_an_impossible_dropout_is_refused(network):
-    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\], got 1.5"):
+    with pytest.raises(ValueError, match=r"dropout probability has to be between 0 and 1, but got 1\.5"):
         network(dropout=1.5)
 
 

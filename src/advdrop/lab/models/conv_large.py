@@ -9,8 +9,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from advdrop import checks
 from advdrop.lab.choices import Norm
-from advdrop.lab.models import shapes
-from advdrop.lab.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d, he_initialized
+from advdrop.lab.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d, he_initialized, image_shape
 from advdrop.masks import AdversarialDropout
 
 
@@ -33,31 +32,29 @@ def conv_large(
         layer: the AdversarialDropout layer; by default the paper's δ = 0.05 and p = 0 (its "p=1.0" keeps all).
         shape: one image's ``(C, H, W)``, at least 12 pixels a side.
         classes: C.
-        norm: after each convolution: ``"batch"`` norm (the paper's for SVHN), ``"mean-only"`` batch norm (the released
-            code's for CIFAR-10), ``"weight+mean-only"``, which also normalizes the weights (the works that the paper
-            cites), or ``"none"`` but a bias.
-        momentum: the share that running statistics KEEP at each update: 0.999 in the paper, 0.99 in the code. This is
-            one minus what torch calls momentum.
+        norm: after each convolution: ``"batch"`` (the paper's for SVHN), ``"mean-only"`` (the released code's for
+            CIFAR-10), ``"weight+mean-only"``, which also normalizes the weights (as in the works that the paper cites),
+            or ``"none"``, which adds a bias instead.
+        momentum: the share that running statistics KEEP at each update: 0.999 in the paper, 0.99 in the code. It is
+            one minus torch's momentum.
         top_bn: batch norm on the logits, as in the released code for SVHN.
         sigma: the standard deviation of the Gaussian noise on the input, in training only.
         width: a factor on all numbers of filters; the layer then has round(128·width) units.
         dropout: the drop probability after the poolings.
-        second_dropout: whether there is dropout after the second pooling too. The table leaves it out, an evident slip:
-            the network's origin (temporal ensembling) and the released code have it.
+        second_dropout: dropout after the second pooling too. The table omits it, probably by mistake: the network's
+            origin (temporal ensembling) and the released code have it.
 
     Shape: ``(B, 3, 32, 32) -> (B, C)``; the maps go from 32 to 16, 8, 6 and 1.
 
     References: Park et al. (2018), Appendix B.2; Laine and Aila (2017); Salimans and Kingma (2016).
 
-    Deviations: weight normalization starts from He's weights, not from the statistics of a first batch. A network with
-    it is saved by its ``state_dict``: torch does not pickle it whole.
+    Deviations: weight normalization starts from He's weights, not from the statistics of a first batch. Save such a
+    network by its ``state_dict``: torch cannot pickle the whole module.
     """
-    channels, _, _ = shapes.image("conv-large", shape, least=12)
-    checks.count("classes", classes)
+    channels, _, _ = image_shape("conv-large", shape, least=12)
     checks.choice("norm", norm, get_args(Norm))
     checks.fraction("momentum", momentum)
     checks.positive("width", width)
-    checks.fraction("dropout", dropout)
     n128, n256, n512 = (max(1, round(filters * width)) for filters in (128, 256, 512))
     model = nn.Sequential(
         GaussianNoise(sigma),
@@ -76,26 +73,21 @@ def conv_large(
         *_block(n256, n128, norm, momentum, kernel=1, padding=0),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        layer if layer is not None else AdversarialDropout(p=0.0, delta=0.05),
+        layer or AdversarialDropout(p=0.0, delta=0.05),
         nn.Linear(n128, classes, bias=not top_bn),
         *([nn.BatchNorm1d(classes, momentum=1.0 - momentum)] if top_bn else []),
     )
-    he_initialized(model, slope=0.1)
-    return model
+    return he_initialized(model, slope=0.1)
 
 
 def _block(
     channels: int, filters: int, norm: Norm, momentum: float, kernel: int = 3, padding: int = 1
 ) -> list[nn.Module]:
     convolution = nn.Conv2d(channels, filters, kernel, padding=padding, bias=norm == "none")
-    normed: dict[Norm, list[nn.Module]] = {
-        "batch": [nn.BatchNorm2d(filters, momentum=1.0 - momentum)],
-        "mean-only": [MeanOnlyBatchNorm2d(filters, momentum=1.0 - momentum)],
-        "weight+mean-only": [MeanOnlyBatchNorm2d(filters, momentum=1.0 - momentum)],
-        "none": [],
-    }
-    return [
-        weight_norm(convolution) if norm == "weight+mean-only" else convolution,
-        *normed[norm],
-        nn.LeakyReLU(0.1),
-    ]
+    activation = nn.LeakyReLU(0.1)
+    if norm == "none":
+        return [convolution, activation]
+    if norm == "batch":
+        return [convolution, nn.BatchNorm2d(filters, momentum=1.0 - momentum), activation]
+    weights = weight_norm(convolution) if norm == "weight+mean-only" else convolution
+    return [weights, MeanOnlyBatchNorm2d(filters, momentum=1.0 - momentum), activation]

@@ -1,6 +1,8 @@
-"""Small layers that torch does not have."""
+"""Small layers that torch does not have, and what the networks share."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from advdrop.masks.bernoulli import bernoulli_like
 
 
 class Dropout(nn.Dropout):
-    """``nn.Dropout`` with masks from whole random words (:mod:`advdrop.masks.bernoulli`): the same law, other draws.
+    """``nn.Dropout`` with the faster masks of :mod:`advdrop.masks.bernoulli`: the same distribution, other draws.
 
     >>> Dropout(0.5).eval()(torch.ones(2))
     tensor([1., 1.])
@@ -23,14 +25,14 @@ class Dropout(nn.Dropout):
         """Any shape to the same."""
         if not self.training or self.p == 0.0:
             return x
-        if torch.compiler.is_compiling():  # a compiler fuses torch's own, and does not know these draws
+        if torch.compiler.is_compiling():  # a compiler fuses torch's own dropout and cannot trace these draws
             return super().forward(x)
         keep = 1.0 - self.p
         return x * bernoulli_like(x, keep, value=1.0 / keep if keep else 0.0)
 
 
 class GaussianNoise(nn.Module):
-    """x + γ, γ ~ N(0, σ²), in training; nothing in evaluation.
+    """x + γ, γ ~ N(0, σ²), in training; the identity in evaluation.
 
     Args:
         sigma: σ; 0 turns the noise off.
@@ -54,65 +56,71 @@ class GaussianNoise(nn.Module):
 
 
 class MeanOnlyBatchNorm2d(nn.Module):
-    """x − μ + b for each channel: batch norm that leaves the variance alone.
+    """x − μ + b for each channel: batch norm that does not change the variance.
 
     μ is the mean over the batch and the pixels in training, and the running mean in evaluation. Gradients flow
     through μ.
 
     Args:
         features: the number of channels.
-        momentum: the share of a new mean in the running one, as in torch.
-        track_running_stats: whether there is a running mean; without it the batch's is used in evaluation too.
+        momentum: the share of a new mean in the running mean, as in torch.
 
     Shape: ``(B, features, H, W)`` to the same.
 
     References: Salimans and Kingma (2016), Weight Normalization, section 4.
     """
 
-    running_mean: Tensor | None
+    running_mean: Tensor
 
-    def __init__(self, features: int, momentum: float = 0.1, track_running_stats: bool = True) -> None:
+    def __init__(self, features: int, momentum: float = 0.1) -> None:
         super().__init__()
         self.features = checks.count("features", features)
         self.momentum = checks.fraction("momentum", momentum)
-        self.track_running_stats = track_running_stats
+        self.track_running_stats = True  # advdrop.step.batch_norm turns it off for some passes
         self.bias = nn.Parameter(torch.zeros(features))
-        self.register_buffer("running_mean", torch.zeros(features) if track_running_stats else None)
+        self.register_buffer("running_mean", torch.zeros(features))
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape, centered."""
-        if x.dim() != 4 or x.shape[1] != self.features:
-            raise ValueError(f"MeanOnlyBatchNorm2d expected (B, {self.features}, H, W), got {tuple(x.shape)}")
         mean = self.running_mean
-        if self.training or mean is None:
-            # A mean of half-precision activations is taken in the precision of the parameters, as torch's norms do.
+        if self.training:
+            # The mean of half-precision activations is computed in the precision of the parameters, as in torch.
             mean = x.mean((0, 2, 3), dtype=torch.promote_types(x.dtype, self.bias.dtype))
-            if self.training and self.track_running_stats and self.running_mean is not None:
+            if self.track_running_stats:
                 self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return x + (self.bias - mean).to(x.dtype).view(1, -1, 1, 1)
 
     def extra_repr(self) -> str:
         """The options, as they would be typed."""
-        return f"{self.features}, momentum={self.momentum}, track_running_stats={self.track_running_stats}"
+        return f"{self.features}, momentum={self.momentum}"
 
 
-def he_initialized(model: nn.Module, slope: float = 0.0) -> None:
-    """He initialization (fan-in) of every convolution and dense layer, for leaky ReLUs of this slope; biases zero."""
+def he_initialized(model: nn.Sequential, slope: float = 0.0) -> nn.Sequential:
+    """The model with He initialization (fan-in) for leaky ReLUs of this slope; biases are zero."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             if parametrize.is_parametrized(module, "weight"):
-                # This weight is computed anew at every access: only an assignment reaches the tensors behind it.
-                fresh = torch.empty_like(module.weight)
-                module.weight = nn.init.kaiming_normal_(fresh, a=slope)
+                # This weight is recomputed at every access: only an assignment changes the tensors behind it.
+                module.weight = nn.init.kaiming_normal_(torch.empty_like(module.weight), a=slope)
             else:
                 nn.init.kaiming_normal_(module.weight, a=slope)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+    return model
 
 
-def glorot_initialized(model: nn.Module) -> None:
-    """Glorot's uniform initialization of every dense layer; biases zero."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            nn.init.zeros_(module.bias)
+def image_shape(network: str, shape: Sequence[int], least: int = 1) -> tuple[int, int, int]:
+    """C, H and W of one image with at least ``least`` pixels a side, or an error that names the network.
+
+    >>> image_shape("conv-large", (3, 8, 8), least=12)
+    Traceback (most recent call last):
+    ValueError: conv-large needs images (C, H, W) of at least 12 x 12 pixels, got shape (3, 8, 8); pad or enlarge them,
+    or use mlp, which takes any shape
+    """
+    if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < least:
+        raise ValueError(
+            f"{network} needs images (C, H, W) of at least {least} x {least} pixels, got shape {tuple(shape)}; "
+            "pad or enlarge them, or use mlp, which takes any shape"
+        )
+    channels, height, width = shape
+    return channels, height, width

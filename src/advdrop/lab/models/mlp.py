@@ -1,14 +1,14 @@
-"""A multilayer perceptron, for tables and whatever else is no image."""
+"""A multilayer perceptron, for tables and other data that are not images."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import nn
 
 from advdrop import checks
-from advdrop.lab.models import shapes
 from advdrop.lab.models.layers import Dropout, he_initialized
 from advdrop.masks import AdversarialDropout
 
@@ -28,27 +28,22 @@ def mlp(
         shape: one example's shape, of any rank; it is flattened.
         classes: C.
         hidden: the units of each hidden layer, at least one.
-        dropout: the drop probability after the hidden layers but the last, where the layer is.
+        dropout: the drop probability after each hidden layer except the last.
 
     Shape: ``(B, *shape) -> (B, C)``.
 
     References: none; it is not in the paper.
-
-    Deviations: none.
     """
-    units = [shapes.features("mlp", shape), *(checks.count("hidden", width) for width in hidden)]
+    units = [math.prod(shape), *(checks.count("hidden", width) for width in hidden)]
     if len(units) == 1:
         raise ValueError(f"hidden must name at least one hidden layer, such as (128,), got {hidden!r}")
-    checks.count("classes", classes)
-    checks.fraction("dropout", dropout)
     *below, last = pairwise(units)
     model = nn.Sequential(
         nn.Flatten(),
         *(part for a, b in below for part in (nn.Linear(a, b), nn.ReLU(), Dropout(dropout))),
         nn.Linear(*last),
         nn.ReLU(),
-        layer if layer is not None else AdversarialDropout(p=0.5, delta=0.05),
+        layer or AdversarialDropout(p=0.5, delta=0.05),
         nn.Linear(units[-1], classes),
     )
-    he_initialized(model)
-    return model
+    return he_initialized(model)

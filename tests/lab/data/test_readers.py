@@ -16,18 +16,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from advdrop.lab.data.examples import DataError
-from advdrop.lab.data.readers import (
-    CIFAR_BATCHES,
-    every_fifth,
-    features,
-    image_pixels,
-    read_cifar,
-    read_idx,
-    read_idx_pair,
-    read_images,
-    read_npz,
-    read_svhn,
-)
+from advdrop.lab.data.readers.arrays import features, read_npz
+from advdrop.lab.data.readers.cifar import CIFAR_BATCHES, read_cifar
+from advdrop.lab.data.readers.common import every_fifth
+from advdrop.lab.data.readers.idx import read_idx, read_idx_pair
+from advdrop.lab.data.readers.images import image_pixels, read_images
+from advdrop.lab.data.readers.svhn import read_svhn
 
 RNG = np.random.default_rng(0)
 
@@ -91,7 +85,7 @@ def test_idx_checks_the_checksum_of_gzip(tmp_path):
         (bytes([0, 0, 8, 255]), "not an idx file of bytes"),
         (bytes([0, 0, 8, 2, 0, 0, 0, 1, 0]), r"gives the shape \(1,\) for 2 axes"),
         (bytes([0, 0, 8, 1, 0, 0, 0, 0]), r"gives the shape \(0,\)"),
-        (idx(np.zeros(3, np.uint8)) + b"!", "promises 3 bytes for .3,., it holds more"),
+        (idx(np.zeros(3, np.uint8)) + b"!", "needs 3 bytes for the shape .3,., it holds more"),
     ],
 )
 def test_idx_refuses(tmp_path, content, message):
@@ -106,7 +100,7 @@ def test_idx_allocates_nothing_for_an_absurd_header(tmp_path, pack):
     path = tmp_path / "absurd"
     path.write_bytes(pack(bytes([0, 0, 8, 3]) + b"\xff" * 12 + b"12"))
     tracemalloc.start()
-    with pytest.raises(DataError, match="it holds 2; get it again"):
+    with pytest.raises(DataError, match="it holds 2; download it again"):
         read_idx(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -305,7 +299,7 @@ def test_cifar_refuses_what_is_not_records(tmp_path):
         with pytest.raises(DataError, match=message):
             read_cifar(write(tmp_path, files | {"test_batch.bin": content}))
     (tmp_path / "test_batch.bin").unlink()
-    with pytest.raises(DataError, match=r"needs data_batch_1.*found data_batch_1.bin.*data_batch_5.bin; get"):
+    with pytest.raises(DataError, match=r"needs data_batch_1.*found data_batch_1.bin.*data_batch_5.bin; download"):
         read_cifar(tmp_path)
 
 
@@ -358,7 +352,7 @@ def test_svhn(tmp_path):
         ({"X": x, "y": y + 1}, r"labels must be in 1\.\.10, got values from 2 to 11"),
         ({"X": x, "y": y[:3]}, r"needs X \(32, 32, 3, N\)"),
         ({"X": x.astype(float), "y": y}, "got float64"),
-        ({"X": x}, "has no variable 'y'"),
+        ({"X": x}, "cannot be read .KeyError: 'y'"),
     ):
         savemat(path, content)
         with pytest.raises(DataError, match=message):
@@ -407,12 +401,12 @@ def test_npz_classes_are_in_the_order_of_numbers_and_of_text(tmp_path):
     assert read_npz(npz(tmp_path / "c.npz", **raw)).classes == ("x", "é")
 
 
-@pytest.mark.parametrize("spelling", ["x_unlabelled", "X_Unlabeled"])
+@pytest.mark.parametrize("spelling", ["x_unlabeled", "X_Unlabeled"])
 def test_npz_unlabeled_join_the_training_examples(tmp_path, spelling):
     data = read_npz(npz(tmp_path / "a.npz", **simple(), **{spelling: np.full((2, 3), 7.0)}))
     assert data.train.y.tolist() == [1, 0, 1, -1, -1, -1]
     assert data.train.x[-1].tolist() == [7.0, 7.0, 7.0]
-    with pytest.raises(DataError, match="they must be alike"):
+    with pytest.raises(DataError, match="make them alike"):
         read_npz(npz(tmp_path / "a.npz", **simple(), **{spelling: np.zeros((2, 4))}))
 
 
@@ -423,8 +417,6 @@ def test_npz_folder(tmp_path):
     data = read_npz(tmp_path)
     assert (data.name, len(data.train)) == (tmp_path.name, 4)
     npz(tmp_path / "unlabeled.npz", X=np.zeros((5, 3)))
-    assert len(read_npz(tmp_path).train) == 9
-    (tmp_path / "unlabeled.npz").rename(tmp_path / "unlabelled.npz")
     assert len(read_npz(tmp_path).train) == 9
     (tmp_path / "test.npz").unlink()
     with pytest.raises(DataError, match=r"test\.npz: cannot be read"):
@@ -478,7 +470,7 @@ def test_features_must_be_finite_in_float32(value):
         ({"y_test": np.array([2, 6])}, "x_test has the class 6, which no training example has"),
         ({"y_test": np.array([2, -1])}, "x_test has no label in row 1"),
         ({"y_test": np.array(["2", "5"])}, "labels of <U1, training of int64"),
-        ({"y_train": np.array([1, -1, 1, -1])}, r"two classes at least, got 1 \(-1 or '' means unlabeled\)"),
+        ({"y_train": np.array([1, -1, 1, -1])}, r"at least two classes, got 1 \(-1 or '' means unlabeled\)"),
         ({"y_train": np.full(4, -1)}, "got none"),
         ({"y_train": np.array([5, 2])}, r"\(4, 3\) needs as many labels, integers or text, got int64 of shape \(2,\)"),
         ({"y_train": np.zeros(4)}, "got float64"),
@@ -520,7 +512,7 @@ def test_image_folder_with_train_and_test(tmp_path):
     draw(tmp_path / "train/b/1.PNG", 10)
     draw(tmp_path / "train/a/deep/er/1.bmp", 5)
     draw(tmp_path / "test/a/1.png", 1)
-    draw(tmp_path / "unlabelled/x/1.png", 99)
+    draw(tmp_path / "unlabeled/x/1.png", 99)
     draw(tmp_path / "train/.hidden/1.png", 3)
     draw(tmp_path / "train/a/.hidden.png", 3)
     (tmp_path / "train/a/notes.txt").write_text("no image")
@@ -532,6 +524,13 @@ def test_image_folder_with_train_and_test(tmp_path):
     assert data.train.x[:, 0, 0, 0].tolist() == [5, 10, 20, 99]
     assert data.train.y.tolist() == [0, 1, 1, -1]
     assert (data.test.x.max(), data.test.y.tolist()) == (1, [0])
+
+
+def test_class_folders_may_be_links(tmp_path):
+    for name in ("elsewhere/1.png", "data/train/a/1.png", "data/test/a/1.png"):
+        draw(tmp_path / name, 0)
+    (tmp_path / "data/train/b").symlink_to(tmp_path / "elsewhere")
+    assert read_images(tmp_path / "data").classes == ("a", "b")
 
 
 def test_image_folder_without_train_holds_out_every_fifth(tmp_path):
@@ -557,7 +556,7 @@ def test_every_fifth_is_a_fifth_of_each_class(labels):
 @pytest.mark.parametrize(
     ("path", "kwargs", "message"),
     [
-        ("train/b/2.png", {"value": 0, "size": (9, 2)}, r"2\.png has the size 9×2, .*a/1\.png has 4×3.*resize them"),
+        ("train/b/2.png", {"value": 0, "size": (9, 2)}, r"2\.png has the size 9×2, .*a/1\.png has 4×3; resize them"),
         ("test/a/1.png", {"value": 0, "mode": "RGB"}, r"test/a/1\.png is in color, .*train/a/1\.png is gray"),
         ("train/b/2.tiff", {"value": 0, "mode": "I;16"}, r"2\.tiff has the mode I;16, more than 8 bits"),
     ],
@@ -596,7 +595,7 @@ def test_a_folder_without_enough_images_is_refused(tmp_path, names):
 def test_one_class_is_refused(tmp_path):
     for i in range(5):
         draw(tmp_path / f"only/{i}.png", 0)
-    with pytest.raises(DataError, match="two classes at least, got only"):
+    with pytest.raises(DataError, match="at least two classes, got only"):
         read_images(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What all readers share."""
+"""Functions that several readers share."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ Pair = tuple[Examples, Examples]
 
 CHUNK = 1 << 20
 UNREADABLE = (OSError, EOFError, zlib.error)
-"""What a missing, truncated or corrupt file raises; gzip's own error is an OSError."""
+"""The errors of a missing, truncated or corrupt file; gzip's own error is an OSError."""
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """A file that cannot be read, and what was said of it."""
-    first = str(error).partition("\n")[0] or "nothing is said of why"
-    return DataError(f"{path}: cannot be read ({type(error).__name__}: {first}); get it again")
+    """The error for a file that cannot be read."""
+    first = str(error).partition("\n")[0] or "no reason given"
+    return DataError(f"{path}: cannot be read ({type(error).__name__}: {first}); download it again")
 
 
 def label_range(path: Path, labels: Array, least: int, most: int) -> Array:
     """The labels, if they are in ``least..most``."""
     if len(labels) and not (least <= labels.min() and labels.max() <= most):
-        raise DataError(
-            f"{path}: labels must be in {least}..{most}, got values from {labels.min()} to {labels.max()}; get it again"
-        )
+        found = f"values from {labels.min()} to {labels.max()}"
+        raise DataError(f"{path}: labels must be in {least}..{most}, got {found}; download it again")
     return labels
 
 
 def examples(x: Array, y: Array) -> Examples:
     """Arrays as examples."""
-    # Torch wants memory that may be written to and, to be fast later, in order; only what is neither is copied.
+    # Torch needs writable memory, and contiguous memory is faster later; other arrays are copied.
     return Examples(torch.from_numpy(np.require(x, requirements=["C", "W"])), torch.from_numpy(y.astype(np.int64)))
 
 
@@ -49,3 +48,17 @@ def joined(parts: Sequence[Examples]) -> Examples:
     if len(parts) == 1:
         return parts[0]
     return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
+
+def every_fifth(labels: Array) -> NDArray[np.bool_]:
+    """Which examples are held out as test: in each class the fifth, the tenth, and so on, in their order.
+
+    It needs no seed, so no seed and no version of a library can change which examples are test examples.
+
+    >>> every_fifth(np.array([0, 0, 0, 1, 0, 0, 0])).astype(int)
+    array([0, 0, 0, 0, 0, 1, 0])
+    """
+    held_out = np.zeros(len(labels), np.bool_)
+    for label in np.unique(labels):
+        held_out[np.flatnonzero(labels == label)[4::5]] = True
+    return held_out

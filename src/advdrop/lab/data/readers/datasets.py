@@ -1,4 +1,4 @@
-"""Any map-style torch datasets."""
+"""Map-style torch datasets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def from_torch(train: Dataset[Any], test: Dataset[Any], *, name: str = "custom",
 
     Args:
         train: pairs of a tensor, an array or a Pillow image, all of one shape, and a label: an integer or text, ``-1``
-            or ``""`` for none. `features` says what becomes of x. If it has ``classes``, as those of torchvision do,
+            or ``""`` for none. See `features` for x. If the dataset has ``classes``, as those of torchvision do, the
             labels are positions in them.
-        test: the same, all of it labeled.
+        test: the same, with labels only.
         name: of the data set.
         progress: show a progress bar on stderr.
     """
@@ -46,9 +46,8 @@ def _collect(where: str, data: Dataset[Any], progress: bool) -> RawPart:
         xs.append(_as_array(x))
         ys.append(y.item() if isinstance(y, Tensor) else y)
         if xs[i].shape != xs[0].shape:
-            raise DataError(
-                f"{where} example {i} has the shape {xs[i].shape}, the first {xs[0].shape}; make them alike"
-            )
+            found = f"the shape {xs[i].shape}, the first {xs[0].shape}"
+            raise DataError(f"{where} example {i} has {found}; all must have one shape")
     if not xs:
         raise DataError(f"{where}: has no examples")
     return RawPart(where, np.stack(xs), np.array(ys))
@@ -57,5 +56,5 @@ def _collect(where: str, data: Dataset[Any], progress: bool) -> RawPart:
 def _as_array(x: Any) -> Array:
     if isinstance(x, Tensor):
         return x.detach().cpu().numpy()
-    # Pillow is not needed to see that something is one of its images.
+    # Only Pillow images have bands; this needs no import of Pillow.
     return image_pixels(x) if hasattr(x, "getbands") else np.atleast_1d(np.asarray(x))

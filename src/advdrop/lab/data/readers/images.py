@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from advdrop.lab.data.examples import DataError, DataSet
 from advdrop.lab.data.readers.arrays import RawPart, build
-from advdrop.lab.data.readers.common import Array, Bytes, unreadable
+from advdrop.lab.data.readers.common import Bytes, every_fifth, unreadable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,50 +22,34 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".t
 def read_images(root: Path) -> DataSet:
     """A data set from a folder of images, a folder for each class.
 
-    ``ROOT/train/CLASS/*`` and ``ROOT/test/CLASS/*``, or ``ROOT/CLASS/*`` of which `every_fifth` is held out as test;
-    images in ``ROOT/unlabeled`` join the training examples. Files are taken in the order of their names; hidden ones
-    and those that are no images are left out.
+    ``ROOT/train/CLASS/*`` and ``ROOT/test/CLASS/*``, or ``ROOT/CLASS/*`` of which `every_fifth` is held out as test.
+    Images in ``ROOT/unlabeled`` are added to the training examples. Files are sorted by name. Hidden files, and files
+    that are not images, are ignored.
 
-    All must have one size, and be gray ``(N, 1, H, W)`` or color ``(N, 3, H, W)``: bilevel images count as gray,
-    palettes and other color spaces as color, transparency is dropped. More than 8 bits a channel are refused.
+    All images must have one size, and be gray ``(N, 1, H, W)`` or color ``(N, 3, H, W)``: bilevel images count as gray,
+    palettes and other color spaces as color. Transparency is dropped. More than 8 bits a channel are refused.
     """
-    unlabeled = [file for name in ("unlabeled", "unlabelled") for file in _image_files(root / name)]
+    unlabeled = _image_files(root / "unlabeled")
     if (root / "train").is_dir():
         train, test = _class_files(root / "train"), _class_files(root / "test")
     else:
-        found = _class_files(root, leave_out=("unlabeled", "unlabelled"))
-        held_out = every_fifth(np.unique([label for _, label in found], return_inverse=True)[1])
+        found = [(file, label) for file, label in _class_files(root) if label != "unlabeled"]
+        held_out = every_fifth(np.array([label for _, label in found]))
         train = [pair for pair, out in zip(found, held_out, strict=True) if not out]
         test = [pair for pair, out in zip(found, held_out, strict=True) if out]
-    for part, pairs in (("training", train), ("test", test)):
-        if not pairs:
-            raise DataError(
-                f"{root}: no {part} images; it needs train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png with five "
-                "or more images a class"
-            )
+    if not train or not test:
+        raise DataError(
+            f"{root}: no {'test' if train else 'training'} images; it needs train/CLASS/*.png and test/CLASS/*.png, or "
+            "CLASS/*.png with five or more images a class"
+        )
     pixels = read_image_files([file for file, _ in (*train, *test)] + unlabeled)
-    ends = np.cumsum([len(train), len(test)])
-    x_train, x_test, x_unlabeled = np.split(pixels, ends)
+    x_train, x_test, x_unlabeled = np.split(pixels, np.cumsum([len(train), len(test)]))
     return build(
         root.resolve().name,
         RawPart(f"{root}: training", x_train, np.array([label for _, label in train])),
         RawPart(f"{root}: test", x_test, np.array([label for _, label in test])),
-        {f"{root}: unlabeled": x_unlabeled} if unlabeled else {},
+        (f"{root}: unlabeled", x_unlabeled) if unlabeled else None,
     )
-
-
-def every_fifth(labels: Array) -> NDArray[np.bool_]:
-    """Which examples are held out as test: in each class the fifth, the tenth, and so on, in the order they come.
-
-    It needs no seed, so no seed and no version of a library can change which examples are test examples.
-
-    >>> every_fifth(np.array([0, 0, 0, 1, 0, 0, 0])).astype(int)
-    array([0, 0, 0, 0, 0, 1, 0])
-    """
-    held_out = np.zeros(len(labels), np.bool_)
-    for label in np.unique(labels):
-        held_out[np.flatnonzero(labels == label)[4::5]] = True
-    return held_out
 
 
 def read_image_files(files: Sequence[Path]) -> Bytes:
@@ -84,27 +67,24 @@ def read_image_files(files: Sequence[Path]) -> Bytes:
 
 
 def _read_image(file: Path, like: tuple[Path, tuple[int, ...]] | None = None) -> Bytes:
-    """The pixels ``(1 or 3, H, W)`` of a file, which must be ``like`` another one."""
+    """The pixels ``(1 or 3, H, W)`` of a file, which must have the shape of another file."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            height, width = image.height, image.width
-            # Before it is unpacked: an odd image may be a very large one.
-            if like and (height, width) != like[1][1:]:
-                raise DataError(
-                    f"has the size {width}×{height}, {like[0]} has {like[1][2]}×{like[1][1]}: they must be alike; "
-                    "resize them first"
-                )
+            size = (image.height, image.width)
+            if like and size != like[1][1:]:  # checked before it is unpacked: the image may be very large
+                shown, other = (f"{width}×{height}" for height, width in (size, like[1][1:]))
+                raise DataError(f"has the size {shown}, {like[0]} has {other}; resize them to one size first")
             pixels = image_pixels(image)
-            if like and pixels.shape != like[1]:
-                one, other = ("gray", "in color") if len(pixels) == 1 else ("in color", "gray")
-                raise DataError(f"is {one}, {like[0]} is {other}: they must be alike; convert them first")
+            if like and len(pixels) != like[1][0]:
+                kind, other = ("gray", "in color") if len(pixels) == 1 else ("in color", "gray")
+                raise DataError(f"is {kind}, {like[0]} is {other}; convert them to one kind first")
+            return pixels
     except DataError as error:
         raise DataError(f"{file} {error}") from error
-    except Exception as error:  # A broken image may raise anything in Pillow.
+    except Exception as error:  # a broken image may raise anything in Pillow
         raise unreadable(file, error) from error
-    return pixels
 
 
 def image_pixels(image: Image) -> Bytes:
@@ -121,23 +101,15 @@ def image_pixels(image: Image) -> Bytes:
     return color.transpose(2, 0, 1)
 
 
-def _class_files(folder: Path, leave_out: Iterable[str] = ()) -> list[tuple[Path, str]]:
-    """The images below each folder in ``folder``, with its name; folders without images are no classes."""
-    if not folder.is_dir():
-        return []
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in leave_out)
-    return [(file, path.name) for path in classes if not _hidden(path.name) for file in _image_files(path)]
+def _class_files(folder: Path) -> list[tuple[Path, str]]:
+    """The images below each folder in ``folder``, with its name; a folder without images is not a class."""
+    classes = sorted(path for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+    return [(file, path.name) for path in classes for file in _image_files(path)]
 
 
 def _image_files(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in IMAGE_SUFFIXES
-        and path.is_file()
-        and not any(map(_hidden, path.relative_to(folder).parts))
-    )
+    def wanted(path: Path) -> bool:
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not hidden
 
-
-def _hidden(name: str) -> bool:
-    return name.startswith(".")
+    return sorted(filter(wanted, folder.rglob("*")))

@@ -13,16 +13,14 @@ from advdrop.lab.data.readers.common import examples, label_range, unreadable
 def read_svhn(path: Path) -> Examples:
     """Images ``(N, 3, 32, 32)`` from an SVHN ``.mat`` file with ``X`` ``(32, 32, 3, N)`` and ``y`` ``(N, 1)``.
 
-    The file calls the digit zero 10; here it is 0.
+    The label of the digit zero is 10 in the file and 0 here.
     """
     from scipy.io import loadmat
 
     try:
         content = loadmat(path, variable_names=["X", "y"])
         x, y = content["X"], content["y"]
-    except KeyError as error:
-        raise DataError(f"{path}: has no variable {error}; get the cropped digits, such as train_32x32.mat") from error
-    except Exception as error:  # A broken file may raise anything in scipy.
+    except Exception as error:  # a broken file may raise anything in scipy
         raise unreadable(path, error) from error
     if x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3) or x.ndim != 4 or y.shape != (x.shape[3], 1):
         raise DataError(

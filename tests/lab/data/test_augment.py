@@ -104,9 +104,9 @@ def test_augmentations_run_in_their_order_and_draw_one_after_the_other():
 def test_yours_is_any_function_that_keeps_the_shape():
     x = pictures()
     assert torch.equal(Yours(torch.neg)(x, seeded()), -x)
-    with pytest.raises(ValueError, match=r"a batch of \(6, 2, 5, 4\) into \(6, 2\); it must keep the shape"):
+    with pytest.raises(ValueError, match=r"a batch of \(6, 2, 5, 4\) to \(6, 2\); it must keep the shape"):
         Yours(lambda x: x.mean((2, 3)))(x, seeded())
-    with pytest.raises(ValueError, match="into ndarray"):
+    with pytest.raises(ValueError, match="to ndarray"):
         Yours(lambda x: x.numpy())(x, seeded())
 
 
@@ -116,19 +116,9 @@ def test_rows_of_a_table_are_no_images(augment):
         augment(torch.ones(6, 3), seeded())
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: PadCrop(0), ValueError, "pixels must be at least 1, got 0"),
-        (lambda: PadCrop(1.5), TypeError, r"pixels must be an int, got 1\.5"),
-        (lambda: PadCrop(2, "edge"), ValueError, "mode must be one of 'reflect', 'zeros', got 'edge'"),
-        (lambda: Noise(0.0), ValueError, "sigma must be positive"),
-        (lambda: PadCrop(4)(pictures(), seeded()), ValueError, "nothing to reflect in images of 5×4"),
-    ],
-)
-def test_errors_show_what_was_given(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+def test_too_many_pixels_to_reflect_are_refused():
+    with pytest.raises(ValueError, match="cannot reflect images of 5×4; use fewer pixels or zeros"):
+        PadCrop(4)(pictures(), seeded())
 
 
 def test_zeros_can_be_as_wide_as_the_image():

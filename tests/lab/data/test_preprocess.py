@@ -47,11 +47,6 @@ def test_scaling(scaling):
     assert x.dtype == torch.uint8
 
 
-def test_an_unknown_scaling_is_refused():
-    with pytest.raises(ValueError, match=r"scaling must be one of 'unit', 'centered', 'none', got 'half'"):
-        Preprocess("half")
-
-
 @pytest.mark.parametrize(
     ("x", "axes"),
     [(images(), (0, 2, 3)), (images()[:, 0, 0].float() * 1e3 + 1e6, (0,)), (images()[:, 0].float(), (0,))],
@@ -132,7 +127,7 @@ def test_whitening_comes_after_standardization():
     x = images(200, (2, 2, 2))
     found = fit(x, standardize=True, zca=True, regularizer=0.1)
     first = fit(x, standardize=True)
-    center, whitening = zca_matrix(first(x), 0.1)
+    center, whitening = zca_matrix(first(x), 0.1, Preprocess("none"))
     torch.testing.assert_close(found(x), ((first(x).flatten(1) - center) @ whitening).view(x.shape))
 
 

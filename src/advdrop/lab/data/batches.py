@@ -1,4 +1,4 @@
-"""Two-stream batches by index. The batch of an update is a pure function of (seed, update): nothing to resume."""
+"""Two-stream batches. The batch of an update is a pure function of (seed, update), so there is no state to save."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from advdrop.step.batch import Batch
 
 @dataclass
 class Stream:
-    """Some rows in an endless random order: one permutation after another, each drawn from its own number.
+    """Rows in an endless random order: one permutation after another, each with its own seed.
 
     Args:
         rows: the rows, ``(N,)``.
-        size: how many of them an update takes.
-        seed: which order.
-        name: what tells this stream from others of the same seed.
+        size: the number of rows in an update.
+        seed: of the order.
+        name: distinguishes streams of the same seed.
 
     >>> stream = Stream(torch.arange(4), size=2, seed=0, name="labeled")
     >>> sorted(torch.cat([stream.at(0), stream.at(1)]).tolist())
@@ -46,9 +46,9 @@ class Stream:
     def at(self, update: int) -> Tensor:
         """The rows of this update, ``(size,)``."""
         start, end, length = update * self.size, (update + 1) * self.size, len(self.rows)
-        first, last = start // length, (end - 1) // length
-        seen = torch.cat([self._permutation(turn) for turn in range(first, last + 1)])
-        return self.rows[seen[start - first * length : end - first * length]]
+        first = start // length
+        order = torch.cat([self._permutation(turn) for turn in range(first, (end - 1) // length + 1)])
+        return self.rows[order[start - first * length : end - first * length]]
 
     def _permutation(self, turn: int) -> Tensor:
         if turn not in self._permutations:
@@ -60,17 +60,17 @@ class Stream:
 
 @dataclass
 class Batches:
-    """The batches of a training.
+    """The batches of a run.
 
     Args:
         examples: the training set.
         split: which rows are labeled and which are not.
         labeled: labeled rows of an update, over all devices.
-        unlabeled: unlabeled rows of an update, over all devices; 0 makes no second stream.
+        unlabeled: unlabeled rows of an update, over all devices; 0 for no second stream.
         preprocess: applied to each batch.
         augments: applied to each view.
-        seed: the order of the rows and the augmentation.
-        device: where the examples are kept and the batches made.
+        seed: of the order of the rows and the augmentation.
+        device: of the examples and the batches.
     """
 
     examples: Examples
@@ -83,7 +83,7 @@ class Batches:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
-        # The names of the streams are part of their seeds, so they keep the spelling of the committed records.
+        # The names of the streams are part of their seeds, so they keep their spelling.
         self._labeled = Stream(self.split.labeled, self.labeled, self.seed, "labelled")
         two_streams = self.unlabeled > 0 and len(self.split.unlabeled) > 0
         self._unlabeled = Stream(self.split.unlabeled, self.unlabeled, self.seed, "unlabelled") if two_streams else None
@@ -91,7 +91,7 @@ class Batches:
         self.preprocess = self.preprocess.to(self.device)
 
     def at(self, update: int, part: int = 0, parts: int = 1) -> Batch:
-        """The batch of an update, or one part of it, for one of several devices or accumulated steps."""
+        """The batch of an update, or its part for one of several devices or accumulated steps."""
         generator = derived_generator(self.seed, "augment", update, part, device=self.device)
         rows = self.labeled_rows(update, part, parts).to(self.device)
         if self._unlabeled is None:
@@ -103,11 +103,11 @@ class Batches:
         return Batch(x, self._y[rows], u, v, index=others)
 
     def labeled_rows(self, update: int, part: int = 0, parts: int = 1) -> Tensor:
-        """The positions of the labeled images of an update in the training set."""
+        """The positions in the training set of the labeled images of an update."""
         return self._labeled.at(update)[part::parts]
 
     def _views(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """Two independent views; without augmentation there is only one."""
+        """Two independent views, or one without augmentation."""
         x = self.preprocess(self._x[rows])
         if not self.augments:
             return x, None

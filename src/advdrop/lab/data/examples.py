@@ -1,4 +1,4 @@
-"""What every source of data gives: examples in memory, as they were stored."""
+"""Examples in memory, as they were stored: the result of every reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNLABELED = -1
 
 
 class DataError(ValueError):
-    """Data that cannot be used: the message names the file, what is wrong with it and the way out."""
+    """An error in the data. The message names the file, what is wrong with it and what to do."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,8 @@ class Examples:
         if self.x.dtype not in (torch.uint8, torch.float32) or self.x.dim() < 2:
             raise DataError(f"x must be (N, ...) of uint8 or float32, got {self.x.dtype} of {tuple(self.x.shape)}")
         if self.y.dtype != torch.int64 or self.y.shape != (len(self.x),):
-            raise DataError(
-                f"y must hold one int64 for each of the {len(self.x)} examples, "
-                f"got {self.y.dtype} of shape {tuple(self.y.shape)}"
-            )
+            found = f"{self.y.dtype} of shape {tuple(self.y.shape)}"
+            raise DataError(f"y must hold one int64 for each of the {len(self.x)} examples, got {found}")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -48,9 +46,9 @@ class DataSet:
 
     Args:
         name: such as ``mnist``.
-        train: what may be learned from; some or all of it may be unlabeled.
-        test: what the error is measured on, all of it labeled.
-        classes: the names of the classes; a label is a position in it.
+        train: the examples to learn from; some or all may be unlabeled.
+        test: the examples that the error is measured on, all labeled.
+        classes: the names of the classes; a label is a position in them.
     """
 
     name: str
@@ -67,10 +65,8 @@ class DataSet:
         for part, examples, least in (("training", self.train, UNLABELED), ("test", self.test, 0)):
             low, high = int(examples.y.min()), int(examples.y.max())
             if low < least or high >= len(self.classes):
-                raise DataError(
-                    f"the {part} labels of {self.name} must be in {least}..{len(self.classes) - 1}, "
-                    f"got values from {low} to {high}"
-                )
+                allowed, found = f"{least}..{len(self.classes) - 1}", f"values from {low} to {high}"
+                raise DataError(f"the {part} labels of {self.name} must be in {allowed}, got {found}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,7 +75,7 @@ class DataSet:
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of all examples and labels: two data sets of one checksum are the same."""
+        """SHA-256 of all examples, labels and class names."""
         digest = hashlib.sha256(repr((self.shape, self.train.x.dtype, len(self.train), self.classes)).encode())
         for tensor in (self.train.x, self.train.y, self.test.x, self.test.y):
             digest.update(tensor.contiguous().numpy().data)

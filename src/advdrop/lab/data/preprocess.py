@@ -1,9 +1,8 @@
-"""From stored bytes to what a network takes; whatever is fitted is fitted on training images only."""
+"""From stored bytes to the input of a network; everything that is fitted is fitted on training images only."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from advdrop.lab.choices import Scaling
 from advdrop.lab.files import written
 
 PART = 8192
-"""Images stay bytes in memory: no more than these are ever floats at once."""
+"""Images stay bytes in memory: at most this many are floats at once."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Preprocess:
     """scale, then (x − mean) / std, then W(x − mean).
 
     Args:
-        scaling: ``"unit"`` is x/255, ``"centered"`` (x − 127.5)/255, ``"none"`` leaves the numbers alone.
+        scaling: ``"unit"`` is x/255, ``"centered"`` is (x − 127.5)/255, ``"none"`` keeps the numbers.
         mean: μ, one for each channel ``(C, 1, 1)`` or each feature; ``None`` if nothing is standardized.
         std: σ, of the same shape.
         center: the mean image that whitening subtracts, ``(D,)``.
@@ -38,11 +37,8 @@ class Preprocess:
     center: Tensor | None = None
     whitening: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        checks.choice("scaling", self.scaling, ("unit", "centered", "none"))
-
     def __call__(self, x: Tensor) -> Tensor:
-        """``(B, ...)`` as it was stored, to float32 of the same shape."""
+        """Stored examples ``(B, ...)`` to float32 of the same shape."""
         x = scaled(x, self.scaling)
         if self.mean is not None and self.std is not None:
             x = (x - self.mean) / self.std
@@ -77,62 +73,61 @@ def fit(
     regularizer: float = 1e-5,
     cache: Path | None = None,
 ) -> Preprocess:
-    """The preprocessing fitted on these training images.
+    """Fit the preprocessing on training images.
 
     Args:
-        x: ``(N, C, H, W)`` or ``(N, F)``, as it was stored.
+        x: ``(N, C, H, W)`` or ``(N, F)``, as stored.
         scaling: see :class:`Preprocess`.
-        standardize: mean 0 and variance 1 of each channel, or of each feature of a table. One that never varies is
-            only centered.
+        standardize: mean 0 and variance 1 of each channel, or of each feature of a table. A constant one is only
+            centered.
         zca: W = U (Λ + regularizer)^(−1/2) Uᵀ, from the covariance UΛUᵀ in float64.
         regularizer: added to the eigenvalues, under the root.
-        cache: a folder where a whitening is kept, by the checksum of what it was fitted on.
+        cache: a folder to keep whitening matrices in, named by a checksum of the data.
     """
     preprocess = Preprocess(scaling)
     if standardize:
         mean, std = _moments(x, scaling)
         preprocess = replace(preprocess, mean=mean, std=std)
     if zca:
-        center, whitening = _whitening(x, preprocess, checks.positive("regularizer", regularizer), cache)
+        center, whitening = _cached_zca(x, preprocess, checks.positive("regularizer", regularizer), cache)
         preprocess = replace(preprocess, center=center, whitening=whitening)
     return preprocess
 
 
 def _moments(x: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
     axes = (0, 2, 3) if x.dim() == 4 else (0,)
-    count = x.shape[0] * math.prod(x.shape[2:]) if x.dim() == 4 else x.shape[0]
+    count = x.numel() // x.shape[1] if x.dim() == 4 else len(x)
     parts = x.split(PART)
     mean = torch.stack([scaled(part, scaling).double().sum(axes, keepdim=True)[0] for part in parts]).sum(0) / count
     squares = [(scaled(part, scaling) - mean).square().sum(axes, keepdim=True)[0] for part in parts]
     variance = torch.stack(squares).sum(0) / count
-    # Rounding leaves a constant feature with a variance that is not quite zero; it must not be blown up.
+    # Rounding gives a constant feature a variance that is not quite zero; dividing by it would amplify the rounding.
     std = torch.where(variance > 1e-12 * mean.square().clamp_min(1e-12), variance.sqrt(), 1.0)
     return mean.float(), std.float()
 
 
-def _whitening(x: Tensor, before: Preprocess, regularizer: float, cache: Path | None) -> tuple[Tensor, Tensor]:
+def _cached_zca(x: Tensor, before: Preprocess, regularizer: float, cache: Path | None) -> tuple[Tensor, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
-    made_from = repr((before.scaling, before.mean is not None, regularizer, tuple(x.shape)))
+    if cache is None:
+        return zca_matrix(x, regularizer, before)
+    made_from = repr((before.scaling, before.mean is not None, regularizer, tuple(x.shape))).encode()
     data = hashlib.sha256(x.contiguous().numpy().data).digest()
-    kept = cache / f"zca-{hashlib.sha256(made_from.encode() + data).hexdigest()}.safetensors" if cache else None
-    if kept is not None:
-        with suppress(OSError, SafetensorError):  # one that is not there or cannot be read is made
-            saved = load_file(kept)
-            return saved["center"], saved["whitening"]
+    kept = cache / f"zca-{hashlib.sha256(made_from + data).hexdigest()}.safetensors"
+    with suppress(OSError, SafetensorError):  # a file that is missing or unreadable is made again
+        saved = load_file(kept)
+        return saved["center"], saved["whitening"]
     center, whitening = zca_matrix(x, regularizer, before)
-    if kept is not None:
-        with suppress(OSError):  # a full or read-only disk costs the next run half a minute, not this run its life
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with written(kept) as file:
-                file.write(save({"center": center, "whitening": whitening}))
+    with suppress(OSError):  # on a full or read-only disk the next run has to compute it again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with written(kept) as file:
+            file.write(save({"center": center, "whitening": whitening}))
     return center, whitening
 
 
-def zca_matrix(x: Tensor, regularizer: float, before: Preprocess | None = None) -> tuple[Tensor, Tensor]:
+def zca_matrix(x: Tensor, regularizer: float, before: Preprocess) -> tuple[Tensor, Tensor]:
     """The mean and W = U (Λ + regularizer)^(−1/2) Uᵀ of ``before(x)``, x being ``(N, ...)``, in float64."""
-    before = before or Preprocess("none")
     size = x[0].numel()
     center = torch.zeros(size, dtype=torch.float64)
     covariance = torch.zeros(size, size, dtype=torch.float64)

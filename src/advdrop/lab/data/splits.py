@@ -1,4 +1,4 @@
-"""Which training images keep their labels: class-balanced, and a pure function of (data set, labels, seed)."""
+"""The choice of the training images that keep their labels: class-balanced, and a function of labels and seed alone."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LabelSplit:
     """Positions in the training set, ascending.
 
     Args:
-        labeled: the rows whose labels may be seen.
+        labeled: the rows whose labels are used.
         unlabeled: the rows of the other stream; none in supervised learning.
-        validation: rows that no training step sees.
-        dataset: the checksum of the data set whose rows these are; without it they could be those of any.
+        validation: rows that no training step uses.
+        dataset: the checksum of the data set that the rows belong to.
     """
 
     labeled: Tensor
@@ -34,7 +34,7 @@ class LabelSplit:
     dataset: str = ""
 
     def save(self, path: Path) -> None:
-        """Write it as an ``.npz``, whole or not at all."""
+        """Write an ``.npz`` file, whole or not at all."""
         with written(path) as part:
             rows = {name: getattr(self, name).numpy().astype(np.int32) for name in ROWS}
             np.savez_compressed(part, dataset=np.array(self.dataset), **rows)
@@ -50,18 +50,18 @@ class LabelSplit:
 def split_labels(
     y: Tensor, labels: Labels, seed: int, *, validation: int = 0, overlap: bool = True, classes: int | None = None
 ) -> LabelSplit:
-    """Draw the labeled rows, as many of each class as of any other.
+    """Draw the labeled rows, the same number of each class.
 
-    Fewer labels of one seed are a subset of more labels of that seed, and the validation rows depend on the seed and
-    their number alone. A number that the classes do not divide gives some of them one row more.
+    Fewer labels of a seed are a subset of more labels of that seed. The validation rows depend on the seed and their
+    number alone. If the number of classes does not divide the number of labels, some classes get one row more.
 
     Args:
         y: the labels of the training set, ``(N,)``; -1 where there is none.
-        labels: how many to keep, or ``"all"``.
-        seed: which draw.
-        validation: how many labeled rows to hold out, as many of each class.
-        overlap: whether the unlabeled stream also has the labeled images, as in the authors' code; the paper counts
-            them out. With all labels kept the unlabeled stream has the images that never had one, if there are any.
+        labels: the number of labels to keep, or ``"all"``.
+        seed: of the draw.
+        validation: the number of labeled rows to hold out, the same number of each class.
+        overlap: whether the unlabeled stream contains the labeled images too, as in the authors' code; in the paper it
+            does not. If all labels are kept, there is an unlabeled stream only if some images have no label.
         classes: C; by default the largest label plus one.
 
     >>> split = split_labels(torch.tensor([0, 1] * 10), labels=4, seed=0, validation=2)
@@ -99,7 +99,7 @@ def split_labels(
 
 
 def _shares(name: str, total: int, order: list[int]) -> list[int]:
-    """``total`` dealt out to the classes; the first ones in ``order`` get what is left over."""
+    """``total`` divided among the classes; the first ones in ``order`` get the remainder."""
     classes = len(order)
     if total < 0 or 0 < total < classes or (name == "labels" and total == 0):
         raise DataError(f"{name}={total} cannot be shared by {classes} classes: each needs one at least")

@@ -1,14 +1,7 @@
 import torch
 
-from advdrop.lab.models import autoencoder
 from advdrop.lab.report.pictures import LEVELS, unpacked
-from advdrop.lab.studies.features import features, order, packed
-
-
-def test_features_are_the_weights_into_each_unit():
-    model = autoencoder(None, (1, 3, 3), hidden=4)
-    assert torch.equal(features(model), model[1].weight)
-    assert not features(model).requires_grad
+from advdrop.lab.studies.features import order, packed
 
 
 def test_the_strongest_unit_comes_first_and_dead_ones_last():

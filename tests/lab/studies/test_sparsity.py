@@ -79,11 +79,10 @@ def test_what_is_beyond_the_histogram_is_counted_at_its_ends():
     ("activations", "message"),
     [
         (torch.ones(3), r"must be \(N, H\).* got \(3,\)"),
-        (torch.ones(3, 1), r"2 units at least, got \(3, 1\)"),
-        (torch.ones(0, 3), r"got shape \(0, 3\)"),
-        (-torch.ones(2, 2), r"must not be negative, got -1; put a ReLU"),
+        (torch.ones(3, 1), r"at least 2 units, got \(3, 1\)"),
+        (torch.ones(0, 3), r"got \(0, 3\)"),
+        (-torch.ones(2, 2), r"must not be negative, got -1; apply a ReLU"),
         (torch.full((2, 2), float("nan")), "activations"),
-        (torch.ones(2, 2, dtype=torch.int64), "activations"),
     ],
 )
 def test_what_is_no_activation_is_told(activations, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 """``(B, C, H, W)`` and a generator to draw from, to the same shape."""
 
 
+@final
 @dataclass(frozen=True)
 class PadCrop:
     """Shift each image by up to ``pixels`` in each direction: pad it and crop it at a random place.
@@ -39,6 +41,7 @@ class PadCrop:
         return windows[torch.arange(len(x), device=x.device), :, down, right]
 
 
+@final
 @dataclass(frozen=True)
 class Flip:
     """Mirror each image, left to right, with probability 1/2."""
@@ -50,6 +53,7 @@ class Flip:
         return torch.where(heads, x.flip(-1), x)
 
 
+@final
 @dataclass(frozen=True)
 class Noise:
     """x + γ, γ ~ N(0, σ²)."""
@@ -61,6 +65,7 @@ class Noise:
         return x + self.sigma * torch.empty_like(x).normal_(generator=generator)
 
 
+@final
 @dataclass(frozen=True)
 class Yours:
     """Any ``Tensor -> Tensor``, such as a transform of torchvision; it draws from the global generator."""

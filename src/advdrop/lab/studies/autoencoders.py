@@ -2,10 +2,10 @@
 
 L = QE[x, f(x, εs)] + λ QE[g, f(x, εadv)]
 
-The paper gives p = 0.5, λ = 0.2 and δ = 0.3 and leaves open what g is: the image itself, which an autoencoder has in
-the place of a label (``adversarial``), or its own clean output, as in VAdD (``virtual``). Both are trained. It gives
-no optimizer, no length, no loss and no initialization: Adam at 0.001, 128 images an update, the quadratic error and
-Glorot's initialization are our choices.
+The paper gives p = 0.5, λ = 0.2 and δ = 0.3. It does not say what g is: the image itself, which takes the place of a
+label (``adversarial``), or the clean output, as in VAdD (``virtual``). Both are trained. It gives no optimizer, no
+length, no loss and no initialization: Adam at 0.001, 128 images an update, the quadratic error and Glorot's
+initialization are our choices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from advdrop import checks
 from advdrop.divergences import mse
 from advdrop.lab.data.batches import Stream
 from advdrop.lab.models.autoencoder import Initialization, autoencoder
@@ -35,16 +34,16 @@ ROWS: Rows = "unlabeled"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an autoencoder is trained.
+    """The settings of a training.
 
     Args:
-        p: the probability with which a hidden unit is dropped.
-        target: what the adversarial output is compared with; None is no adversarial dropout.
+        p: the probability to drop a hidden unit.
+        target: the target g of the adversarial output; None for no adversarial dropout.
         delta: the share of the units whose mask may be flipped.
         weight: λ.
         hidden: the number of hidden units.
         updates: of Adam.
-        batch: images of an update.
+        batch: the number of images in an update.
         rate: the learning rate.
         initialization: see :func:`advdrop.lab.models.autoencoder`.
     """
@@ -101,20 +100,20 @@ def objective_of(settings: Settings) -> Objective:
 def trained(
     settings: Settings, images: Tensor, seed: int, *, progress: Callable[[int], None] = lambda _: None
 ) -> nn.Sequential:
-    """An autoencoder of these images, in evaluation mode; the same for the same seed and number of threads.
+    """Train an autoencoder; it depends on the seed and the number of threads alone, and is in evaluation mode.
 
     Args:
-        settings: how.
+        settings: of the training.
         images: ``(N, ...)`` of uint8, or of floats.
-        seed: of the initialization, the order and the masks; variants of one seed start alike.
-        progress: is told how many updates are done.
+        seed: of the initialization, the order and the masks; variants of one seed have the same initial weights.
+        progress: called with the number of updates done.
     """
-    checks.count("updates", settings.updates)
     device = images.device
     seed_noise(device, derived_seed(seed, "initialisation"))  # spelled as in the committed records
     layer = AdversarialDropout(p=settings.p, delta=settings.delta if settings.target else 0.0)
-    shape, chosen = tuple(images.shape[1:]), settings.initialization
-    model = autoencoder(layer, shape, hidden=settings.hidden, initialization=chosen).to(device).train()
+    model = autoencoder(
+        layer, tuple(images.shape[1:]), hidden=settings.hidden, initialization=settings.initialization
+    ).to(device)
     step, optimizer = Step(model, objective_of(settings)), torch.optim.Adam(model.parameters(), lr=settings.rate)
     stream = Stream(torch.arange(len(images)), settings.batch, seed, "autoencoder")
     for update in range(settings.updates):
@@ -128,30 +127,25 @@ def trained(
 
 
 def unit_range(images: Tensor) -> Tensor:
-    """Bytes as numbers from 0 to 1; floats as they are."""
+    """Bytes as numbers from 0 to 1; floats unchanged."""
     return images.float() / 255 if images.dtype == torch.uint8 else images
 
 
 @torch.no_grad()
 def hidden_activations(model: nn.Sequential, images: Tensor) -> Tensor:
-    """What the hidden layer makes of images, ``(N, H)``."""
-    return torch.cat([encoder(model)(unit_range(part)) for part in images.split(1000)])
+    """The activations of the hidden layer, ``(N, H)``."""
+    return torch.cat([model[:3](unit_range(part)) for part in images.split(1000)])
 
 
 @torch.no_grad()
 def reconstruction_error(model: nn.Sequential, images: Tensor) -> float:
-    """The mean of (x − x̂)² over all values of all images, nothing dropped."""
-    parts = [(mse(unit_range(x).flatten(1), model(unit_range(x))).sum()) for x in images.split(1000)]
+    """The mean of (x − x̂)² over all values of all images, without dropout."""
+    parts = [mse(unit_range(x).flatten(1), model(unit_range(x))).sum() for x in images.split(1000)]
     return float(sum(parts)) / len(images)
 
 
-def encoder(model: nn.Module) -> nn.Sequential:
-    """Return the part of an autoencoder below its mask; refuse any other network."""
-    kinds = [type(layer) for layer in model] if type(model) is nn.Sequential else []
-    if kinds[:3] != [nn.Flatten, nn.Linear, nn.ReLU] or len(kinds) != 5:
-        raise ValueError(
-            f"this needs an autoencoder (advdrop.lab.models.autoencoder), which has one hidden layer of ReLU units, "
-            f"got a {type(model).__name__}" + (f" of {', '.join(k.__name__ for k in kinds)}" if kinds else "")
-        )
-    assert isinstance(model, nn.Sequential)
-    return nn.Sequential(*list(model)[:3])
+def features(model: nn.Sequential) -> Tensor:
+    """The weights from the input to each hidden unit, ``(H, D)``."""
+    weight = model[1].weight
+    assert isinstance(weight, Tensor)
+    return weight.detach()

@@ -1,4 +1,4 @@
-"""From a trained autoencoder, or a set of fits, to the measurement that goes into the ledger."""
+"""Measurements for the ledger: of a trained autoencoder, and of the theorem."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.records.measurement import Measurement
-from advdrop.lab.studies.autoencoders import Settings, hidden_activations, reconstruction_error, trained
-from advdrop.lab.studies.features import features, order, packed
+from advdrop.lab.studies.autoencoders import Settings, features, hidden_activations, reconstruction_error, trained
+from advdrop.lab.studies.features import order, packed
 from advdrop.lab.studies.paths import measured
 from advdrop.lab.studies.sparsity import edges, histogram, measures
 
 IMAGES = 1000
-"""Test images that activations are measured on, as in the paper."""
+"""The number of test images for measuring activations, as in the paper."""
 
 
 def autoencoder_measurement(
@@ -33,34 +33,23 @@ def autoencoder_measurement(
     """Train an autoencoder and measure it.
 
     Args:
-        row: what to call it.
-        settings: how it is trained.
+        row: its name in tables.
+        settings: of the training.
         data: images.
         seed: of everything random.
-        picture: whether the features are kept as well; they are large.
-        progress: is told how many updates are done.
+        picture: whether to keep the features too, which are large.
+        progress: called with the number of updates done.
     """
     began = time.monotonic()
     model = trained(settings, data.train.x, seed, progress=progress)
     activations = hidden_activations(model, data.test.x[:IMAGES])
     numbers = {"reconstruction_error": reconstruction_error(model, data.test.x), **measures(activations)}
-    drawn = None
+    series = {"edges": edges(), "activations": histogram(activations), "means": histogram(activations.mean(0))}
+    found: dict[str, Any] = {"settings": asdict(settings), "numbers": numbers, "series": series, "shape": data.shape}
     if picture:
-        drawn, numbers["feature_scale"] = packed(features(model)[order(activations)])
-    series = {"edges": list(edges()), "activations": histogram(activations), "means": histogram(activations.mean(0))}
-    return _measurement(
-        began,
-        study="autoencoder",
-        dataset=data.name,
-        row=row,
-        seed=seed,
-        settings=asdict(settings),
-        numbers=numbers,
-        series=series,
-        picture=drawn,
-        shape=data.shape,
-        dataset_checksum=data.checksum,
-    )
+        found["picture"], numbers["feature_scale"] = packed(features(model)[order(activations)])
+    names = {"study": "autoencoder", "dataset": data.name, "row": row}
+    return _measurement(began, seed=seed, dataset_checksum=data.checksum, **names, **found)
 
 
 def theory_measurement(done: Callable[[str], None] = lambda _: None) -> Measurement:
@@ -71,17 +60,8 @@ def theory_measurement(done: Callable[[str], None] = lambda _: None) -> Measurem
     bunch = load_diabetes()
     numbers, series = measured(bunch.data, bunch.target, list(bunch.feature_names), done)
     digest = hashlib.sha256(bunch.data.tobytes() + bunch.target.tobytes()).hexdigest()
-    return _measurement(
-        began,
-        study="linear-regression",
-        dataset="diabetes",
-        row="paths",
-        seed=0,
-        settings={},
-        numbers=numbers,
-        series=series,
-        dataset_checksum=digest,
-    )
+    names = {"study": "linear-regression", "dataset": "diabetes", "row": "paths"}
+    return _measurement(began, seed=0, dataset_checksum=digest, **names, settings={}, numbers=numbers, series=series)
 
 
 def _measurement(began: float, **values: Any) -> Measurement:

@@ -1,6 +1,6 @@
 """Figure 3: how sparse the activations of a layer are.
 
-All of these take activations ``(N, H)`` that are not negative, one row for each example: what a ReLU gives.
+All functions take activations ``(N, H)`` that are not negative, one row for each example, such as those of a ReLU.
 
 References: Park et al. (2018), "Effect on Features and Sparsity". Hoyer, "Non-negative matrix factorization with
 sparseness constraints", JMLR 5 (2004). Treves and Rolls, "What determines the capacity of autoassociative memories in
@@ -10,7 +10,6 @@ the brain?", Network 2 (1991), scaled to [0, 1] as by Vinje and Gallant, Science
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,21 +17,21 @@ from torch import Tensor
 from advdrop import checks
 
 HIGH = 1.0
-"""From here on an activation counts as high: the largest value that an input has. Fixed before any run."""
+"""An activation above this is high: it is the largest value of an input. Chosen before any run."""
 DECADES = (-4.0, 2.0)
-"""The range of the histograms, in powers of ten; what lies beyond is counted in the first and in the last bin."""
+"""The range of the histograms, in powers of ten; values beyond it count in the first and in the last bin."""
 BINS = 60
 
 
 def hoyer(activations: Tensor) -> Tensor:
     """(√H − ‖a‖₁/‖a‖₂) / (√H − 1) of each example, ``(N,)``: 1 if one unit is active, 0 if all are equally.
 
-    An example that activates nothing has no sparsity: nan.
+    The value is nan for an example without any activation.
 
     >>> hoyer(torch.tensor([[0.0, 3.0, 0.0, 0.0], [2.0, 2.0, 2.0, 2.0]]))
     tensor([1., 0.])
     """
-    root = math.sqrt(_checked(activations).shape[1])
+    root = math.sqrt(activations.shape[1])
     return (root - activations.sum(1) / activations.square().sum(1).sqrt()) / (root - 1)
 
 
@@ -42,7 +41,7 @@ def treves_rolls(activations: Tensor) -> Tensor:
     >>> treves_rolls(torch.tensor([[0.0, 3.0, 0.0, 0.0], [2.0, 2.0, 2.0, 2.0], [1.0, 1.0, 0.0, 0.0]]))
     tensor([1.0000, 0.0000, 0.6667])
     """
-    units = _checked(activations).shape[1]
+    units = activations.shape[1]
     return (1 - activations.mean(1).square() / activations.square().mean(1)) / (1 - 1 / units)
 
 
@@ -52,17 +51,22 @@ def dead_units(activations: Tensor) -> Tensor:
     >>> dead_units(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
     tensor([ True, False])
     """
-    return _checked(activations, least=1).amax(0) == 0
+    return activations.amax(0) == 0
 
 
 def measures(activations: Tensor) -> dict[str, float]:
     """The numbers behind Figure 3.
 
     Returns:
-        ``mean_activation``; ``high_percent``, the share of all activations above 1; ``active_percent``, that of those
-        above 0; ``dead_units``; ``hoyer`` and ``treves_rolls``, means over the examples that activate anything.
+        ``mean_activation``; ``high_percent``, the share of all activations above 1; ``active_percent``, the share above
+        0; ``dead_units``; ``hoyer`` and ``treves_rolls``, means over the examples with any activation.
     """
-    a = _checked(activations).double()
+    if activations.dim() != 2 or activations.shape[1] < 2 or len(activations) == 0:
+        raise ValueError(f"activations must be (N, H) with at least 2 units, got {tuple(activations.shape)}")
+    checks.finite("activations", activations)
+    if bool((activations < 0).any()):
+        raise ValueError(f"activations must not be negative, got {float(activations.min()):.4g}; apply a ReLU first")
+    a = activations.double()
     return {
         "mean_activation": float(a.mean()),
         "high_percent": 100 * float((a > HIGH).double().mean()),
@@ -74,7 +78,7 @@ def measures(activations: Tensor) -> dict[str, float]:
 
 
 def histogram(values: Tensor) -> list[float]:
-    """The share of all values in each of 60 bins of equal width in log10, from 10⁻⁴ to 10²; zeros are in none.
+    """The share of all values in each of 60 bins of equal width in log10, from 10⁻⁴ to 10²; zeros are not counted.
 
     >>> shares = histogram(torch.tensor([0.0, 0.0, 1e-4, 50.0]))
     >>> shares[0], shares[56], sum(shares)
@@ -85,17 +89,7 @@ def histogram(values: Tensor) -> list[float]:
     return (torch.histc(positive, BINS, low, high) / values.numel()).tolist()
 
 
-def edges() -> Sequence[float]:
+def edges() -> list[float]:
     """The log10 of the edges of the bins, one more than there are bins."""
     low, high = DECADES
     return [low + (high - low) * place / BINS for place in range(BINS + 1)]
-
-
-def _checked(activations: Tensor, least: int = 2) -> Tensor:
-    checks.floating("activations", activations)
-    if activations.dim() != 2 or activations.shape[1] < least or len(activations) == 0:
-        raise ValueError(f"activations must be (N, H) with {least} units at least, got {tuple(activations.shape)}")
-    checks.finite("activations", activations)
-    if bool((activations < 0).any()):
-        raise ValueError(f"activations must not be negative, got {float(activations.min()):.4g}; put a ReLU over them")
-    return activations

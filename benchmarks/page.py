@@ -1,8 +1,8 @@
-"""Put the tables of the committed records into the pages that show them, and draw the pictures.
+"""Put the tables of the committed records into the pages that show them, and draw the figures.
 
     python benchmarks/page.py [--check]
 
-A page has ``<!-- NAME -->`` before a table and ``<!-- /NAME -->`` behind it; what is between them is made here.
+A page has ``<!-- NAME -->`` before a table and ``<!-- /NAME -->`` after it. Everything between them is made here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ import scaling
 import search
 import step
 from advdrop.lab.records.measurement import measurements
-from advdrop.lab.report.collect import collect
-from advdrop.lab.report.diagram import passes
+from advdrop.lab.report.charts import standalone
+from advdrop.lab.report.collect import Results, collect
+from advdrop.lab.report.figures import overview
 from advdrop.lab.report.formats import main_table, markdown
 from advdrop.lab.report.studies import studies_of
-from advdrop.lab.report.svg import standalone
+from advdrop.lab.report.tables import plain
+from advdrop.lab.report.verdicts import answer
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -55,31 +57,49 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
 }
 
 
+def short(results: Path) -> Results:
+    """Return Table 1 of the protocol that was run most."""
+    [found] = [table for table in collect([results / "table1"]) if table.protocol == "short"]
+    return found
+
+
+def in_short(results: Path) -> str:
+    """Return the answer of Table 1: three sentences and a figure."""
+    table = short(results)
+    described = "Test errors of each method in the paper and here: mean and standard deviation."
+    sentences = " ".join(plain(sentence) for sentence in answer(table))
+    return f"## In short\n\n{sentences}\n\n![{described}](images/{table.name}.svg)\n"
+
+
+MADE: dict[str, Callable[[Path], str]] = {
+    "answer": in_short,
+    "table1": lambda results: f"{main_table(short(results))}\n",
+    "ledger": lambda results: markdown(collect([results])),
+    "studies": lambda results: markdown([], studies_of(measurements(results))),
+}
+
+
 def filled(text: str, results: Path = ROOT / "results") -> str:
-    """The page with new tables."""
+    """Return a page with new tables."""
 
     def made(found: re.Match[str]) -> str:
-        if found[1] == "ledger":
-            return f"<!-- ledger -->\n{markdown(collect([results]))}<!-- /ledger -->"
-        if found[1] == "table1":
-            [short] = [table for table in collect([results / "table1"]) if table.protocol == "short"]
-            return f"<!-- table1 -->\n{main_table(short)}\n<!-- /table1 -->"
-        if found[1] == "studies":
-            return f"<!-- studies -->\n{markdown([], studies_of(measurements(results)))}<!-- /studies -->"
-        record, table = TABLES[found[1]]
-        return f"<!-- {found[1]} -->\n{table(rows_of(results / f'{record}.json'))}<!-- /{found[1]} -->"
+        name = found[1]
+        if name in MADE:
+            return f"<!-- {name} -->\n{MADE[name](results)}<!-- /{name} -->"
+        record, table = TABLES[name]
+        return f"<!-- {name} -->\n{table(rows_of(results / f'{record}.json'))}<!-- /{name} -->"
 
     return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", made, text, flags=re.DOTALL)
 
 
 def images(results: Path = ROOT / "results") -> dict[str, str]:
-    """The pictures of the docs that are made from records, and the diagram, by the names of their files."""
-    drawn = {"passes.svg": passes()}
+    """Return the figures of the docs that are made from records, by the names of their files."""
+    table = short(results)
+    drawn = {f"{table.name}.svg": standalone(overview(table, table.columns[0]))}
     for study in studies_of(measurements(results)):
         first = study.measurements[0]
         for number, figure in enumerate(study.figures):
-            name = f"{first.study}-{first.dataset}-{number}.svg"
-            drawn[name] = standalone(figure.svg, figure.title, figure.legend)
+            drawn[f"{first.study}-{first.dataset}-{number}.svg"] = standalone(figure)
     return drawn
 
 

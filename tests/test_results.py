@@ -3,7 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-from advdrop.lab.records.measurement import place, read_measurement
+from advdrop.lab.records.measurement import read_measurement
 from advdrop.lab.records.record import Ledger, is_measurement, is_record, read_record
 from advdrop.lab.report.collect import check
 from advdrop.lab.suites.suite import Suite
@@ -20,7 +20,7 @@ def files(kind):
 def test_every_committed_measurement_is_whole_and_in_its_place():
     for path in files(is_measurement):
         found = read_measurement(path)
-        assert place(RESULTS, found) == path
+        assert Ledger(RESULTS).path(found) == path
         assert found.commit is not None, path
         assert "+changes" not in found.commit, path
 

@@ -2,8 +2,7 @@ import pytest
 
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.rundir import RunError
-from advdrop.lab.records.from_run import Place, curve_of, record_of
-from advdrop.lab.records.record import ERROR, read_record
+from advdrop.lab.records.record import ERROR, Place, curve_of, read_record, record_of
 from advdrop.lab.suites.suite import Key
 from runs import rings, tiny
 

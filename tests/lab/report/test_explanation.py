@@ -1,4 +1,3 @@
-import base64
 import re
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -6,10 +5,9 @@ from xml.etree import ElementTree
 import pytest
 
 from advdrop.analysis.explain import Explanation
-from advdrop.lab.report.diagram import passes
+from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.explanation import figure
-from advdrop.lab.report.svg import standalone
-from png import decoded
+from pixels import pictures
 
 FOUND = Explanation(
     title="One",
@@ -30,34 +28,35 @@ FOUND = Explanation(
 
 def test_the_figure_has_a_ring_for_each_flip_and_a_bar_for_each_probability():
     drawn = figure(FOUND).svg
-    assert drawn.count('class="ring s2"') == 1  # dropped by the adversary
-    assert drawn.count('class="ring s1"') == 1  # revived
+    assert drawn.count("fill: none; stroke: var(--s2)") == 1  # dropped by the adversary
+    assert drawn.count("fill: none; stroke: var(--s1)") == 1  # revived
     assert drawn.count("<image ") == 4
-    widths = [float(w) for w in re.findall(r'class="bar s\d" .*? width="([\d.]+)"', drawn)]
-    assert len(widths) == 6
-    assert widths[2] / widths[1] == pytest.approx(0.3 / 0.8, rel=1e-2)
+    edges = re.findall(r'<path d="M ([\d.]+) [\d.]+ L ([\d.]+) [^"]+" clip-path="[^"]+" style="fill: var\(--s\d', drawn)
+    widths = [float(right) - float(left) for left, right in edges]
+    assert len(widths) == 6  # two classes without dropout, two under the sampled mask, two under the adversarial one
+    assert widths[4] / widths[2] == pytest.approx(0.3 / 0.8, rel=1e-2)
     assert "&lt;dog&gt;" in drawn
     assert "<dog>" not in drawn
 
 
 def test_units_have_the_colors_of_what_happened_to_them():
     """Six units are two rows of three, with a gray frame."""
-    panels = [decoded(base64.b64decode(data)) for data in re.findall(r"base64,([^\"]+)", figure(FOUND).svg)]
-    units = [[panel[1 + unit // 3][1 + unit % 3] for unit in range(6)] for panel in panels[1:]]
+    panels = pictures(figure(FOUND).svg)
+    units = [[panel.getpixel((1 + unit % 3, 1 + unit // 3)) for unit in range(6)] for panel in panels[1:]]
     sampled, slopes, flipped = units
     assert [color == sampled[0] for color in sampled] == [bool(kept) for kept in FOUND.sampled]
     assert flipped[0] == (196, 90, 0)  # kept, and dropped by the adversary
     assert flipped[2] == (0, 90, 170)  # dropped, and revived
     assert len(set(flipped)) == 3
     assert slopes[2] == (196, 90, 0)  # the largest
-    assert slopes[3] == (255, 255, 255)  # none at all
+    assert min(slopes[3]) >= 253  # none at all
     assert slopes[0][2] > slopes[0][0]  # negative
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3, 1), (6, 1, 1)])
 def test_any_shape_of_layer_is_drawn(shape):
     drawn = figure(replace(FOUND, shape=shape, title="A & B"))
-    ElementTree.fromstring(standalone(drawn.svg, drawn.title, drawn.legend))
+    ElementTree.fromstring(standalone(drawn))
 
 
 def test_without_an_image_there_are_three_panels():
@@ -68,12 +67,3 @@ def test_without_an_image_there_are_three_panels():
 
 def test_a_jacobian_of_zeros_can_be_drawn():
     ElementTree.fromstring(figure(replace(FOUND, jacobian=[0.0] * 6, adversarial=FOUND.sampled)).svg)
-
-
-def test_the_diagram_is_well_formed_and_described():
-    drawn = passes()
-    root = ElementTree.fromstring(drawn)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert "Π model" in drawn
-    assert "VAdD runs the image" in drawn
-    assert "prefers-color-scheme: dark" in drawn

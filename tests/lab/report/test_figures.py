@@ -1,11 +1,13 @@
-from xml.etree import ElementTree
+import re
 
 import pytest
 
 from advdrop.lab.records.record import ERROR
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.figures import curves, figures
+from advdrop.lab.report.figures import curves, figures, overview
 from ledger import loose_of, run_of
+
+COST = " against training cost"
 
 
 def table(suite, *records):
@@ -52,17 +54,19 @@ def test_rows_keep_their_color_whether_the_others_were_run_or_not(suite):
 def test_a_chart_with_nothing_in_it_is_left_out(suite):
     found = figures(table(suite, run_of(suite, "pi"), run_of(suite, "dropout")))
     assert [figure.title for figure in found] == [
+        "Test error in the paper and here, 20 labels, protocol short",
         "Test error, 20 labels",
         "Test error against training cost, 20 labels",
     ]
-    assert found[0].legend == [("Dropout", 0), ("Π model", 1)]
-    assert found[0].note == ""
+    assert found[1].svg.index(">Dropout<") < found[1].svg.index(">Π model<")
+    assert "VAdD" not in found[1].svg
+    assert found[1].note == ""
 
 
 def test_what_the_search_did_is_drawn_where_it_was_written_down(suite):
     metrics = {"search_vadd-kl_flips": [None, 3.0, 4.0, 5.0], "search_vadd-kl_budget_share": [None, 0.3, 0.4, 0.5]}
     results = table(suite, searched(run_of(suite, "vadd"), **metrics), run_of(suite, "pi"))
-    assert [figure.title for figure in figures(results)][2:] == [
+    assert [figure.title for figure in figures(results)][3:] == [
         "Flipped units over time, 20 labels",
         "Share of the budget over time, 20 labels",
     ]
@@ -77,35 +81,48 @@ def test_the_cost_of_a_curve_is_that_of_its_row(suite):
         run_of(suite, "pi", 0, (40.0, 10.0), milliseconds_per_update=60_000.0),
         run_of(suite, "dropout", 0, (40.0, 10.0), milliseconds_per_update=30_000.0),
     ]
-    cost = figures(table(suite, *runs))[1]
-    svg = ElementTree.fromstring(cost.svg)
-    # 40 minutes for Π, 20 for dropout: half the way across.
-    ends = {group.find("title").text: float(group.find("circle").get("cx")) for group in svg.iter("g")}
-    assert ends["Π model"] == pytest.approx(456.0)
-    assert ends["Dropout"] == pytest.approx(254.0)
+    cost = figures(table(suite, *runs))[2]
+    # 40 minutes for Π, 20 for dropout: half the way across, from the left edge of the axes.
+    first, second = (
+        float(x) for x in re.findall(r'<use href="[^"]+" x="([\d.]+)" y="[\d.]+" style="fill', cost.svg)[:2]
+    )
+    left = float(re.search(r'<path d="M ([\d.]+) [\d.]+ L', cost.svg)[1])
+    assert (second - left) / (first - left) == pytest.approx(2.0, abs=0.01)
     assert cost.note == "Minutes of training on the machine of the record."
 
 
 def test_a_band_is_explained(suite):
     runs = [run_of(suite, "vadd", 0, (40.0, 10.0)), run_of(suite, "vadd", 1, (44.0, 10.0))]
-    errors, cost = figures(table(suite, *runs))
+    _, errors, cost = figures(table(suite, *runs))
     assert errors.note == "Bands: one standard deviation over seeds."
     assert cost.note == f"Minutes of training on the machine of the record. {errors.note}"
 
 
 def test_an_error_of_zero_is_drawn_on_a_plain_axis(suite):
-    errors, _ = figures(table(suite, run_of(suite, "vadd", 0, (40.0, 20.0, 0.0))))
-    texts = [text.text for text in ElementTree.fromstring(errors.svg).iter("text")]
-    assert "0" in texts
-    (curve,) = ElementTree.fromstring(errors.svg).iter("polyline")
-    assert curve.get("points").endswith("456.0,254.0")
+    _, errors, _ = figures(table(suite, run_of(suite, "vadd", 0, (40.0, 20.0, 0.0))))
+    assert errors.svg.count(">0</text>") == 2
+    assert "VAdD (KL) ends at 0." in errors.svg
 
 
 def test_each_column_has_its_charts(suite):
     found = figures(table(suite, run_of(suite, "vadd"), run_of(suite, "vadd", column="all")))
-    assert [figure.title.rpartition(", ")[2] for figure in found] == ["20 labels"] * 2 + ["All labels"] * 2
+    titles = [figure.title for figure in found]
+    assert titles[1:] == [f"Test error{kind}, {c}" for c in ("20 labels", "All labels") for kind in ("", COST)]
 
 
 def test_runs_of_no_suite_have_charts_as_well():
     (results,) = results_of([loose_of("vadd-kl"), loose_of("pi")])
-    assert [name for name, _ in figures(results)[0].legend] == ["vadd-kl", "pi"]
+    drawn = figures(results)[0]
+    assert drawn.title == "Test error, digits, 20 labels"
+    assert drawn.svg.index(">vadd-kl<") < drawn.svg.index(">pi<")
+
+
+def test_the_overview_has_both_numbers_of_each_row(suite):
+    found = overview(table(suite, run_of(suite, "pi", 0), run_of(suite, "vadd", 0)), "20")
+    for said in (
+        "Ladder: paper 1.06 ± 0.37, here not run",
+        "Π model: paper 5.10 ± 0.20, here 10.00",
+        "VAdD (KL): paper none, here 10.00",
+    ):
+        assert said in found.svg
+    assert found.note == "Mean and standard deviation. 40 updates."

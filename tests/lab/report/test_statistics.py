@@ -23,12 +23,12 @@ def test_a_summary_has_the_standard_deviation_of_a_sample():
     # Mean 12/4 = 3; squares 4 + 1 + 1 + 4 = 10; sqrt(10/3) = 1.8257.
     summary = Summary.of([1.0, 2.0, 4.0, 5.0])
     assert summary == (3.0, pytest.approx(1.825742, abs=1e-6), 4)
-    assert str(summary) == "3.00 ± 1.83"
+    assert summary.text() == "3.00 ± 1.83"
 
 
 def test_a_single_run_has_no_standard_deviation():
     assert Summary.of([2.0]) == Summary(2.0, None, 1)
-    assert str(Summary.of([2.0])) == "2.00"
+    assert Summary.of([2.0]).text() == "2.00"
 
 
 def test_runs_that_are_all_equal_have_no_spread_at_all():
@@ -219,7 +219,6 @@ def test_with_many_seeds_the_power_is_the_normal_one():
 def test_what_can_be_seen_is_what_is_printed_in_tables():
     assert detectable(1.0, 10) == pytest.approx(0.996, abs=5e-4)  # Cohen: n = 10, two-sided 5 %, power 80 %
     assert detectable(0.3, 10) == pytest.approx(0.3 * detectable(1.0, 10))
-    assert detectable(1.0, 10, power=0.9) > detectable(1.0, 10)
 
 
 @pytest.mark.parametrize("n", [2, 5, 8])

@@ -1,6 +1,6 @@
 import torch
 
-from advdrop.lab.report.pictures import LEVELS, unpacked
+from advdrop.lab.report.charts import LEVELS, unpacked
 from advdrop.lab.studies.features import order, packed
 
 

@@ -15,7 +15,7 @@ from advdrop.lab.engine.run import trained
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.report.audited import figure, head, rows
-from advdrop.lab.report.svg import standalone
+from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.text_table import table
 
 BATCH = 100
@@ -37,7 +37,7 @@ def run(options: Options) -> int:
         print(f"\n{one.summary}")
     drawn, out = figure(found), options.out or Path("audit.svg")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, standalone(drawn.svg, drawn.title, drawn.legend))
+    write_text(out, standalone(drawn))
     print(f"\n{drawn.note}\nthe figure is {out}")
     return 0
 

@@ -9,8 +9,8 @@ from advdrop.lab.cli.options import Explain
 from advdrop.lab.engine.companion import main_network
 from advdrop.lab.engine.run import trained
 from advdrop.lab.files import write_text
+from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.explanation import figure
-from advdrop.lab.report.svg import standalone
 
 SHOWN = 20
 """How many of the flipped units are listed."""
@@ -36,7 +36,7 @@ def run(options: Explain) -> int:
     out = options.out or Path(f"explain-{options.image}.svg")
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = figure(found)
-    write_text(out, standalone(drawn.svg, drawn.title, drawn.legend))
+    write_text(out, standalone(drawn))
     print(f"{title}. {found.summary}")
     first, more = found.flips[:SHOWN], len(found.flips) - SHOWN
     units = ", ".join(map(str, first)) + (f" and {more} more" if more > 0 else "")

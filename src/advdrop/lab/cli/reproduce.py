@@ -21,8 +21,7 @@ from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.engine.speed import usual
 from advdrop.lab.engine.worker import Cell
 from advdrop.lab.files import write_text
-from advdrop.lab.records.from_run import Place, record_of
-from advdrop.lab.records.record import Ledger, Record
+from advdrop.lab.records.record import Ledger, Place, Record, record_of
 from advdrop.lab.report.collect import Results, check, results_of
 from advdrop.lab.report.formats import main_table
 from advdrop.lab.report.html import page

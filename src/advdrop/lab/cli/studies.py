@@ -15,10 +15,11 @@ from advdrop.lab.config.config import unknown_name
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.progress import Line, overall
 from advdrop.lab.files import write_text
-from advdrop.lab.records.measurement import Measurement, add, place, read_measurement
+from advdrop.lab.records.measurement import Measurement, read_measurement
+from advdrop.lab.records.record import Ledger
+from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.html import page
 from advdrop.lab.report.studies import Study, studies_of
-from advdrop.lab.report.svg import standalone
 from advdrop.lab.report.text_table import table
 from advdrop.lab.studies import pool
 from advdrop.lab.studies.autoencoders import VARIANTS
@@ -131,7 +132,7 @@ def state(tasks: Sequence[pool.Task], updates: Sequence[int], seconds: float) ->
 
 def tell(folder: Path, measurement: Measurement) -> None:
     """Put a measurement into the ledger; say so if there is one that it repeats or contradicts."""
-    outcome, path = add(folder, measurement), place(folder, measurement)
+    outcome, path = Ledger(folder).add(measurement), Ledger(folder).path(measurement)
     said = {
         "added": f"recorded in {path}",
         "repeated": f"as in {path}",
@@ -153,7 +154,7 @@ def finish(options: Reproduce, studies: Sequence[Study]) -> int:
         for number, figure in enumerate(study.figures):
             if figure.title.startswith(wanted):
                 path = options.out / f"{options.suite}-{study.measurements[0].dataset}-{number}.svg"
-                write_text(path, standalone(figure.svg, figure.title, figure.legend))
+                write_text(path, standalone(figure))
                 print(f"{figure.title}: {path}")
     report = options.out / f"{options.suite}.html"
     write_text(report, page([], studies, title=f"Adversarial dropout: {options.suite}"))

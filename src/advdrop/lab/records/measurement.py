@@ -1,4 +1,4 @@
-"""Measurements: what one model of a study came to, as a sealed JSON file."""
+"""Measurements: the numbers of one model of a study, as a sealed JSON file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from advdrop.lab.files import write_text
 from advdrop.lab.records.record import Sealed, is_measurement, read_sealed
 
 LEVELS = 31
@@ -15,13 +14,14 @@ LEVELS = 31
 
 
 class Measurement(Sealed):
-    """What one model of a study came to.
+    """The numbers of one model of a study.
 
-    ``numbers`` are what tables and claims are made of, ``series`` what is drawn; a picture is packed by
+    Tables and claims are made from ``numbers``, charts from ``series``. A picture is packed by
     ``advdrop.lab.studies.features.packed`` and has ``shape``.
     """
 
     columns: ClassVar[str] = "series"
+    place: ClassVar[str] = "{study}/{dataset}/{row}-{seed}.json"
 
     format: Literal["advdrop measurement 1"] = "advdrop measurement 1"
     study: str
@@ -46,31 +46,16 @@ class Measurement(Sealed):
         return f"{self.study} {self.dataset} {self.row} seed {self.seed}"
 
     def same(self, other: Measurement) -> bool:
-        """Whether another one found the same."""
+        """Return True if the other one has the same numbers and series."""
         return (self.numbers, self.series) == (other.numbers, other.series)
 
 
 def read_measurement(path: Path) -> Measurement:
-    """Read one; if it was edited it is refused."""
+    """Read a measurement. One that was edited is an error."""
     return read_sealed(path, Measurement)
 
 
 def measurements(path: Path) -> list[Measurement]:
-    """All of a folder, or that of a file."""
+    """Return all measurements of a folder, or the one of a file."""
     files = [path] if path.is_file() else sorted(path.rglob("*.json"))
     return [read_measurement(file) for file in files if is_measurement(file)]
-
-
-def place(folder: Path, found: Measurement) -> Path:
-    """Where a measurement is in a ledger: ``STUDY/DATASET/ROW-SEED.json``."""
-    return folder / found.study / found.dataset / f"{found.row}-{found.seed}.json"
-
-
-def add(folder: Path, found: Measurement) -> Literal["added", "repeated", "other"]:
-    """Write it into a ledger, unless there is one; say whether that has the same numbers."""
-    path = place(folder, found)
-    if path.exists():
-        return "repeated" if read_measurement(path).same(found) else "other"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, found.sealed().dump())
-    return "added"

@@ -1,4 +1,4 @@
-"""The ledger: one small JSON file for each finished run, written once and never again."""
+"""Records: one small JSON file for each finished run, written once and never changed."""
 
 from __future__ import annotations
 
@@ -7,48 +7,60 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from advdrop.lab.choices import Labels
 from advdrop.lab.files import read_json, write_text
+from advdrop.lab.suites.suite import Key
+
+if TYPE_CHECKING:  # imports torch
+    from advdrop.lab.engine.rundir import Row, RunDirectory
 
 FORMAT = "advdrop record 1"
 MEASUREMENT = "advdrop measurement 1"
 ERROR = "test_error_percent"
+KEPT = {"update": "update", "test/error_percent": ERROR, "train/loss": "train_loss", "seconds": "seconds"}
+"""The columns of ``metrics.csv`` that a record keeps, and their names there. Those of the mask search are kept too."""
 Kind = TypeVar("Kind", bound="Sealed")
 
 
 class RecordError(ValueError):
-    """A record that is not what it says it is: the message names the file and what is wrong with it."""
+    """A record that contradicts itself. The message names the file and what is wrong with it."""
 
 
 class Sealed(BaseModel):
-    """What is written once. The digest is of everything else: a file that was edited by hand no longer has it."""
+    """A file with a digest of its content. A file that was edited by hand does not have its digest any more."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     digest: str = ""
     columns: ClassVar[str]
-    """The field that has lists of numbers, each of which becomes a line of the file."""
+    """The field with lists of numbers, each of which becomes a line of the file."""
+    place: ClassVar[str]
+    """The file in a ledger, with the names of fields in braces."""
+
+    def same(self, other: Self) -> bool:
+        """Return True if the other one has the same numbers."""
+        raise NotImplementedError
 
     def sealed(self) -> Self:
-        """The same with its digest."""
+        """Return a copy with its digest."""
         return self.model_copy(update={"digest": self.computed_digest()})
 
     def computed_digest(self) -> str:
-        """The digest of all but the digest."""
+        """Return the digest of everything but the digest."""
         values = self.model_dump(mode="json", exclude={"digest"})
         return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
     def complaints(self) -> Iterator[str]:
-        """What in it contradicts itself."""
+        """Yield the contradictions in it."""
         if self.digest != self.computed_digest():
             yield "its digest is not that of its content: it was changed after the run"
 
     def dump(self) -> str:
-        """The text of its file."""
+        """Return the text of its file."""
         values = self.model_dump(mode="json")
         columns = values.pop(self.columns)
         text = json.dumps(values, indent=1, ensure_ascii=False)
@@ -59,20 +71,19 @@ class Sealed(BaseModel):
 class Record(Sealed):
     """A finished run.
 
-    ``curve`` has a list for each metric, with an entry for each epoch (None where it was not measured); ``config`` is
-    the whole configuration but for the folder of the data.
+    ``curve`` has a list for each metric, with an entry for each epoch (None where it was not measured). ``config`` is
+    the whole configuration without the folder of the data.
     """
 
     columns: ClassVar[str] = "curve"
+    place: ClassVar[str] = "{suite}/{protocol}-{preset}/{column}/{row}-{seed}.json"
 
     format: Literal["advdrop record 1"] = "advdrop record 1"
     suite: str | None = Field(None, description="None for a run that belongs to no suite")
     protocol: str | None = None
     column: str | None = None
     row: str | None = None
-    preset: str = Field(
-        description="the one asked for; a row of a suite may have its own, which its configuration tells"
-    )
+    preset: str = Field(description="the preset that was asked for; a row of a suite may have its own")
     method: str
     dataset: str
     labels: Labels
@@ -97,23 +108,21 @@ class Record(Sealed):
 
     @property
     def name(self) -> str:
-        """What to call it, for example ``table1 short paper 1000 vadd-kl seed 0``."""
+        """For example ``table1 short paper 1000 vadd-kl seed 0``."""
         place = [self.suite, self.protocol, self.preset, self.column, self.row]
-        loose = [self.dataset, str(self.labels), self.method]
-        return " ".join([*(str(part) for part in (place if self.suite else loose)), f"seed {self.seed}"])
+        parts = place if self.suite else [self.dataset, self.labels, self.method]
+        return f"{' '.join(map(str, parts))} seed {self.seed}"
+
+    def same(self, other: Record) -> bool:
+        """Return True if the other run had the same errors at every evaluation."""
+        return self.curve[ERROR] == other.curve[ERROR]
 
     def complaints(self) -> Iterator[str]:
-        """What in it contradicts itself."""
+        """Yield the contradictions in it."""
         yield from super().complaints()
-        given = {
-            "method": self.method,
-            "dataset": self.dataset,
-            "labels": self.labels,
-            "seed": self.seed,
-        }
-        for key, value in given.items():
-            if self.config.get(key) != value:
-                yield f"{key} is {value!r}, and {self.config.get(key)!r} in its configuration"
+        for key in ("method", "dataset", "labels", "seed"):
+            if self.config.get(key) != getattr(self, key):
+                yield f"{key} is {getattr(self, key)!r}, and {self.config.get(key)!r} in its configuration"
         updates, errors = self.curve.get("update") or [None], self.curve.get(ERROR) or [None]
         training = self.config.get("training")
         configured = training.get("updates") if isinstance(training, dict) else None
@@ -128,13 +137,55 @@ class Record(Sealed):
             yield f"{self.test_error_percent} % of {self.test_images} images is no whole number of images"
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a run belongs: the suite, how it was run, and the key there."""
+
+    suite: str
+    protocol: str
+    preset: str
+    key: Key
+
+
+def record_of(run: RunDirectory, place: Place | None = None) -> Record:
+    """Make the record of a finished run, with its place in a suite if it has one."""
+    values = {name: run.result[name] for name in Record.model_fields if name in run.result}
+    if place is not None:
+        values |= {"suite": place.suite, "protocol": place.protocol, "preset": place.preset}
+        values |= {"column": place.key.column, "row": place.key.row}
+    values["dataset"] = run.config.dataset
+    values["curve"] = curve_of(run.metrics(), run.result[ERROR])
+    values["config"] = run.config.model_dump(mode="json", exclude={"data_dir"})
+    return Record(**values, split_checksum=split_checksum(run)).sealed()
+
+
+def curve_of(rows: list[Row], last: float) -> dict[str, list[float | None]]:
+    """Return six digits of each metric that is kept, and all digits of the last test error."""
+    searched = sorted({name for row in rows for name in row if name.startswith("search/")})
+    names = KEPT | {name: name.replace("/", "_") for name in searched}
+    curve: dict[str, list[float | None]] = {
+        called: [float(f"{row[name]:.6g}") if row.get(name) is not None else None for row in rows]
+        for name, called in names.items()
+    }
+    curve[ERROR][-1] = last
+    return curve
+
+
+def split_checksum(run: RunDirectory) -> str:
+    """Return the SHA-256 of the labeled, the unlabeled and the validation rows."""
+    digest = hashlib.sha256()
+    for rows in (run.split.labeled, run.split.unlabeled, run.split.validation):
+        digest.update(f"{len(rows)}:".encode() + rows.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def read_record(path: Path) -> Record:
-    """Read a record; one that contradicts itself is refused."""
+    """Read a record. One that contradicts itself is an error."""
     return read_sealed(path, Record)
 
 
 def read_sealed(path: Path, kind: type[Kind]) -> Kind:
-    """Read a file of this kind; one that contradicts itself is refused."""
+    """Read a file of this kind. One that contradicts itself is an error."""
     try:
         values = read_json(path)
     except ValueError as error:
@@ -146,7 +197,7 @@ def read_sealed(path: Path, kind: type[Kind]) -> Kind:
         first = error.errors(include_url=False)[0]
         words = [".".join(str(part) for part in first["loc"]), first["msg"]]
         raise RecordError(f"{path} is not a record: {' '.join(' '.join(words).split())}") from None
-    except ValueError as error:  # half a letter
+    except ValueError as error:  # half of a surrogate pair
         raise RecordError(f"{path} is not a record: {error}") from None
     if complaint:
         raise RecordError(f"{path}: {complaint}")
@@ -154,53 +205,46 @@ def read_sealed(path: Path, kind: type[Kind]) -> Kind:
 
 
 def is_record(path: Path) -> bool:
-    """Whether a JSON file is meant to be a record, be it damaged; other files may lie beside them."""
-    try:
-        values = read_json(path)
-    except ValueError:
-        return True
-    return isinstance(values, dict) and (values.get("format") == FORMAT or "digest" in values) and not _measured(values)
+    """Return True if a JSON file is a record of a run, or a damaged file. Other files may be in the same folder."""
+    values = _fields(path)
+    return values is None or ((values.get("format") == FORMAT or "digest" in values) and not is_measurement(path))
 
 
 def is_measurement(path: Path) -> bool:
-    """Whether a JSON file is a measurement of a study (:mod:`advdrop.lab.records.measurement`)."""
+    """Return True if a JSON file is a measurement of a study."""
+    return (_fields(path) or {}).get("format") == MEASUREMENT
+
+
+def _fields(path: Path) -> dict[str, Any] | None:
+    """Return the fields of a JSON file, none if it is of another kind; None if it is damaged."""
     try:
-        return _measured(read_json(path))
+        values = read_json(path)
     except ValueError:
-        return False
-
-
-def _measured(values: Any) -> bool:
-    return isinstance(values, dict) and values.get("format") == MEASUREMENT
+        return None
+    return values if isinstance(values, dict) else {}
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """A folder of records: ``SUITE/PROTOCOL-PRESET/COLUMN/ROW-SEED.json``."""
+    """A folder of records and measurements."""
 
     folder: Path
 
-    def path(self, record: Record) -> Path:
-        """Where a record of a suite is, or will be."""
-        protocol = f"{record.protocol}-{record.preset}"
-        return self.folder / str(record.suite) / protocol / str(record.column) / f"{record.row}-{record.seed}.json"
+    def path(self, found: Sealed) -> Path:
+        """Return the file of a record or a measurement, written or not."""
+        return self.folder / found.place.format(**dict(found))
 
-    def add(self, record: Record) -> Literal["added", "repeated", "other"]:
-        """Write a record of a suite, unless there is one of that run.
-
-        Returns:
-            ``added``; ``repeated`` if there is one with the same errors all along, ``other`` if they differ.
-        """
-        path = self.path(record)
+    def add(self, found: Sealed) -> Literal["added", "repeated", "other"]:
+        """Write a file, unless there is one: then say whether it has the same numbers (``repeated``) or ``other``."""
+        path = self.path(found)
         if path.exists():
-            before = read_record(path)
-            return "repeated" if before.curve[ERROR] == record.curve[ERROR] else "other"
+            return "repeated" if read_sealed(path, type(found)).same(found) else "other"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, record.sealed().dump())
+        write_text(path, found.sealed().dump())
         return "added"
 
     def records(self) -> Iterator[Record]:
-        """All of them, in the order of their names; one that contradicts itself is an error."""
+        """Yield the records of runs in the order of their files. One that contradicts itself is an error."""
         for path in sorted(self.folder.glob("*/*/*/*.json")):
             if is_record(path):
                 yield read_record(path)

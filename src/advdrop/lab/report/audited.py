@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from advdrop.lab.report.svg import Figure, Line, chart
+from advdrop.lab.report.charts import COLORS, Figure, Line, chart
 
 if TYPE_CHECKING:  # reports are made without torch
     from advdrop.analysis.audit import Audit
@@ -34,14 +34,11 @@ def _cells(audit: Audit, budget: int) -> list[str]:
 def figure(audits: Sequence[Audit]) -> Figure:
     """Draw the accuracy against the number of lost units: the worst units that were found and, dashed, random ones."""
     lines = []
-    for number, audit in enumerate(audits):
-        x, style = [float(budget) for budget in audit.budgets], (number + 1) % 10
+    for number, audit in enumerate(audits, start=1):
+        x, style = [float(budget) for budget in audit.budgets], number % len(COLORS)
         lines.append(Line(f"{audit.name}, the worst units", x, audit.worst, style=style, dots=True))
         lines.append(Line(f"{audit.name}, random units", x, audit.random, style=style, dashed=True))
-    title = "Accuracy when units are lost"
-    drawn = chart(lines, title, "units lost", "accuracy, %")
-    legend = [(line.name, line.style) for line in lines if not line.dashed]
     note = "Dashed: random units."
     if not all(audit.exact for audit in audits):
         note += " The worst units are those that were found; the true worst case may be lower."
-    return Figure(title, drawn, legend, note)
+    return chart(lines, "Accuracy when units are lost", "units lost", "accuracy, %", note=note)

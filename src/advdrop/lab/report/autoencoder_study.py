@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import ceil, sqrt
+from statistics import fmean
 
-from advdrop.lab.records.measurement import Measurement
-from advdrop.lab.report.pictures import Tiles, square, unpacked
+from advdrop.lab.records.measurement import LEVELS, Measurement
+from advdrop.lab.report.charts import (
+    DIVERGING,
+    WIDTH,
+    Figure,
+    Line,
+    chart,
+    corner,
+    drawing,
+    show,
+    tiled,
+    unpacked,
+)
 from advdrop.lab.report.statistics import Summary
-from advdrop.lab.report.studies import Study, grouped, lower, spread
-from advdrop.lab.report.svg import Figure, Line, chart
+from advdrop.lab.report.studies import Study, lower
 
 NAMES = {
     "none": "no dropout",
@@ -17,7 +30,6 @@ NAMES = {
     "adversarial": "adversarial dropout",
     "virtual": "adversarial dropout, own output as target",
 }
-STYLES = {"none": 0, "dropout": 1, "adversarial": 2, "virtual": 3}
 NUMBERS = (
     ("reconstruction_error", "reconstruction error", 4),
     ("dead_units", "dead units", 1),
@@ -28,22 +40,21 @@ NUMBERS = (
     ("treves_rolls", "Treves-Rolls", 3),
 )
 SIMILAR = 1.1
-"""Reconstruction errors are similar if the largest is at most so many times the smallest."""
+"""Reconstruction errors count as similar if the largest is at most this many times the smallest."""
 
 
 def study(dataset: str, found: Sequence[Measurement]) -> Study:
-    """The section of one data set."""
-    rows = {row: measured for row, measured in grouped(found).items() if row in NAMES}
-    rows = {row: rows[row] for row in NAMES if row in rows}
-    seeds = max(map(len, rows.values()))
-    settings = next(iter(rows.values()))[0].settings
-    hidden, updates = settings["hidden"], settings["updates"]
+    """Make the section of one data set."""
+    rows = {row: [each for each in found if each.row == row] for row in NAMES}
+    rows = {row: measured for row, measured in rows.items() if measured}
+    settings = found[0].settings
     about = (
-        f"Autoencoders with one hidden layer of {hidden} ReLU units, trained on {dataset} for {updates:,} updates of "
-        f"{settings['batch']} images, measured on 1,000 test images. A unit is dead if it is zero on all of them."
+        f"Autoencoders with one hidden layer of {settings['hidden']} ReLU units, trained on {dataset} for "
+        f"{settings['updates']:,} updates of {settings['batch']} images, measured on 1,000 test images. A unit is dead "
+        "if it is zero on all of them."
     )
-    columns = f" --columns {dataset}" if dataset != "mnist5k" else ""
-    where = "" if dataset == "mnist5k" else " --data-dir DATA"
+    seeds = max(map(len, rows.values()))
+    columns, where = ("", "") if dataset == "mnist5k" else (f" --columns {shlex.quote(dataset)}", " --data-dir DATA")
     return Study(
         title=f"Figures 2 and 3: features and sparsity of autoencoders, {dataset}",
         about=about,
@@ -51,7 +62,7 @@ def study(dataset: str, found: Sequence[Measurement]) -> Study:
         rows=[
             [
                 NAMES[row],
-                *(spread([each.numbers[key] for each in measured], digits) for key, _, digits in NUMBERS),
+                *(summary(measured, key).text(digits) for key, _, digits in NUMBERS),
                 str(len(measured)),
             ]
             for row, measured in rows.items()
@@ -64,8 +75,13 @@ def study(dataset: str, found: Sequence[Measurement]) -> Study:
     )
 
 
+def summary(measured: Sequence[Measurement], key: str) -> Summary:
+    """Summarize a number over seeds."""
+    return Summary.of([each.numbers[key] for each in measured])
+
+
 def claims() -> list[tuple[str, str, str, str]]:
-    """The paper's three claims, for either reading of the target, against the models that it compares with."""
+    """Return the paper's three claims, for both readings of the target, against the models that it compares with."""
     found = []
     for row in ("adversarial", "virtual"):
         found.append((f"Fewer dead units with {NAMES[row]} than with dropout", "dead_units", row, "dropout"))
@@ -77,11 +93,8 @@ def claims() -> list[tuple[str, str, str, str]]:
 
 
 def premise(rows: Mapping[str, Sequence[Measurement]]) -> str:
-    """Whether the models reconstruct equally well, which the comparison presupposes."""
-    errors = {
-        row: Summary.of([each.numbers["reconstruction_error"] for each in measured]).mean
-        for row, measured in rows.items()
-    }
+    """Say whether the models reconstruct equally well, which the paper's comparison requires."""
+    errors = {row: summary(measured, "reconstruction_error").mean for row, measured in rows.items()}
     if len(errors) < 2:
         return "There is one model only, so there is nothing to compare."
     low, high = min(errors, key=lambda row: errors[row]), max(errors, key=lambda row: errors[row])
@@ -98,43 +111,54 @@ def premise(rows: Mapping[str, Sequence[Measurement]]) -> str:
 
 
 def features(rows: Mapping[str, Sequence[Measurement]]) -> list[Figure]:
-    """Figure 2, one square for each model, of the first seed that kept its picture."""
-    shown = [(row, each) for row, measured in rows.items() for each in measured[:1] if each.picture]
+    """Draw Figure 2: one square for each model, of the first seed, if it has its picture."""
+    shown = [(row, measured[0]) for row, measured in rows.items() if measured[0].picture]
     scale = max((each.numbers["feature_scale"] for _, each in shown), default=1.0)
     found = []
     for row, each in shown:
         dead = int(each.numbers["dead_units"])
-        pixels = unpacked(str(each.picture), each.numbers["feature_scale"] / scale)
         title = f"Figure 2: {NAMES[row]}, {dead} dead"
         note = (
             "What the hidden units look for: the weights from the image to each of them, those with the largest mean "
             "activation first. Blue is negative, orange positive, white zero, on one scale "
-            f"(±{scale:.2g}) for all models. A cross marks a dead "
-            f"unit. Seed {each.seed}."
+            f"(±{scale:.2g}) for all models. A cross marks a dead unit. Seed {each.seed}."
         )
-        found.append(Figure(title, square(Tiles(title, pixels, each.shape, dead)), [], note))
+        steps = unpacked(str(each.picture), each.numbers["feature_scale"] / scale)
+        found.append(Figure(title, square(title, steps, each.shape, dead), note))
     return found
 
 
+def square(title: str, steps: Sequence[int], shape: Sequence[int], dead: int) -> str:
+    """Draw the features of a model as tiles, and cross out the last ones, which are dead."""
+    tall, wide = shape[-2:]
+    pixels, count = tiled(steps, tall, wide), len(steps) // (tall * wide)
+    with drawing(title, WIDTH * len(pixels) / len(pixels[0])) as (drawn, save):
+        axes = drawn.subplots()
+        show(axes, pixels, DIVERGING, -LEVELS, LEVELS)
+        for tile in range(count - dead, count):
+            top, left = corner(tile, tall, wide, ceil(sqrt(count)))
+            ends = [left - 0.5, left + wide - 0.5]
+            for heights in ([top - 0.5, top + tall - 0.5], [top + tall - 0.5, top - 0.5]):
+                axes.plot(ends, heights, color="#000000", alpha=0.5, linewidth=0.8)
+        return save(title)
+
+
 def histograms(rows: Mapping[str, Sequence[Measurement]]) -> list[Figure]:
-    """Figure 3: all activations, and the mean activation of each unit; zeros cannot be on a logarithmic axis."""
+    """Draw Figure 3: all activations, and the mean activation of each unit. A logarithmic axis has no zeros."""
     found = []
-    for key, title, what in (
-        ("activations", "Figure 3: activations", "activations"),
-        ("means", "Figure 3: mean activation of each unit", "units"),
+    for key, name, what in (
+        ("activations", "activation", "activations"),
+        ("means", "mean activation", "units"),
     ):
         lines, zeros = [], []
-        for row, measured in rows.items():
-            edges = measured[0].series["edges"]
-            shares = [
-                100 * sum(column) / len(measured) for column in zip(*(m.series[key] for m in measured), strict=True)
-            ]
-            x = [edge for pair in pairwise(edges) for edge in pair]
-            y = [share for share in shares for _ in range(2)]
-            lines.append(Line(NAMES[row], x, y, style=STYLES[row]))
-            zeros.append(f"{NAMES[row]} {100 - sum(shares):.1f} %")
-        axis = f"log10 of the {'activation' if key == 'activations' else 'mean activation'}"
+        for style, (row, measured) in enumerate((row, rows.get(row)) for row in NAMES):
+            if measured:
+                series = zip(*(each.series[key] for each in measured), strict=True)
+                shares = [100 * fmean(column) for column in series]
+                x = [edge for pair in pairwise(measured[0].series["edges"]) for edge in pair]
+                lines.append(Line(NAMES[row], x, [share for share in shares for _ in range(2)], style=style))
+                zeros.append(f"{NAMES[row]} {100 - sum(shares):.1f} %")
+        title = "Figure 3: activations" if key == "activations" else "Figure 3: mean activation of each unit"
         note = f"Means over seeds. Exactly zero, and so not shown: {', '.join(zeros)}."
-        drawn = chart(lines, title, axis, f"share of all {what}, %")
-        found.append(Figure(title, drawn, [(line.name, line.style) for line in lines], note))
+        found.append(chart(lines, title, f"log10 of the {name}", f"share of all {what}, %", note=note))
     return found

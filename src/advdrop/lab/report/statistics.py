@@ -1,6 +1,6 @@
-"""What a few runs can say: means, gaps to the paper, paired comparisons, and what could not be seen.
+"""Means, gaps to the paper, paired comparisons, and the smallest difference that so few runs can show.
 
-Intervals are of 95 %. Imports scipy when something is computed.
+Intervals are 95 % intervals. scipy is imported when something is computed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-LEVEL = 0.95
+LEVEL = 0.05
+"""A difference counts as shown if its p-value is below this."""
 POWER = 0.8
 
 
@@ -25,23 +26,23 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        """Of at least one value.
+        """Summarize at least one value.
 
         >>> Summary.of([1.0, 2.0, 3.0])
         Summary(mean=2.0, std=1.0, n=3)
         """
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
-    def __str__(self) -> str:
-        """For example ``0.99 ± 0.07``."""
-        return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
+    def text(self, digits: int = 2) -> str:
+        """Return for example ``0.99 ± 0.07``."""
+        return f"{self.mean:.{digits}f}" + ("" if self.std is None else f" ± {self.std:.{digits}f}")
 
 
 class Difference(NamedTuple):
     """A difference of means and half the width of its interval.
 
-    The width is None where it cannot be known: a single run, or runs that differ by the same to the last digit. A few
-    errors counted on 10,000 images do so by chance, and that is no reason to be certain.
+    The width is None where it is unknown: for a single run, and for runs that all differ by exactly the same. With a
+    few errors counted on 10,000 images, equal differences happen by chance.
     """
 
     mean: float
@@ -50,7 +51,7 @@ class Difference(NamedTuple):
 
     @property
     def many(self) -> str:
-        """How often it was seen, where there is no interval."""
+        """How often the difference was measured, where there is no interval."""
         return "in a single run" if self.runs == 1 else f"in each of {self.runs} runs"
 
     @property
@@ -59,7 +60,7 @@ class Difference(NamedTuple):
         return self.margin is not None and abs(self.mean) > self.margin
 
     def words(self, than: str) -> str:
-        """The difference in words.
+        """Return the difference in words.
 
         >>> Difference(0.12, 0.05).words("the paper")
         'higher than the paper by 0.12 ± 0.05'
@@ -67,105 +68,74 @@ class Difference(NamedTuple):
         'lower than the paper by 0.02 ± 0.05, which may be chance'
         >>> Difference(0.3, None).words("Π model")
         'higher than Π model by 0.30 in a single run'
-        >>> Difference(-0.05, None, 2).words("Π model")
-        'lower than Π model by 0.05 in each of 2 runs'
         """
-        if abs(self.mean) < 0.005:
-            text = f"equal to {than} to two digits"
-        else:
-            text = f"{'higher' if self.mean > 0 else 'lower'} than {than} by {abs(self.mean):.2f}"
+        equal = abs(self.mean) < 0.005
+        side = "higher" if self.mean > 0 else "lower"
+        text = f"equal to {than} to two digits" if equal else f"{side} than {than} by {abs(self.mean):.2f}"
         if self.margin is None:
             return f"{text} {self.many}"
-        interval = f"{text} ± {self.margin:.2f}" if abs(self.mean) >= 0.005 else f"{text} (± {self.margin:.2f})"
-        return interval if self.seen else f"{interval}, which may be chance"
-
-
-def gap(ours: Summary, mean: float, std: float | None, repeats: int) -> Difference:
-    """Ours minus a reported mean, with Welch's interval.
-
-    Args:
-        ours: our runs.
-        mean: the reported mean.
-        std: the reported standard deviation; where none is given the reported mean is taken for exact.
-        repeats: the runs behind it.
-    """
-    difference = ours.mean - mean
-    if ours.std is None:
-        return Difference(difference, None)
-    parts = [(ours.std**2 / ours.n, ours.n - 1)]
-    if std is not None and repeats > 1:
-        parts.append((std**2 / repeats, repeats - 1))
-    variance = sum(part for part, _ in parts)
-    if variance == 0:
-        return Difference(difference, None, ours.n)
-    freedom = variance**2 / sum(part**2 / free for part, free in parts)
-    return Difference(difference, _t(freedom) * math.sqrt(variance), ours.n)
+        text += f" (± {self.margin:.2f})" if equal else f" ± {self.margin:.2f}"
+        return text if self.seen else f"{text}, which may be chance"
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods on the same seeds.
-
-    Args:
-        n: the seeds that both have.
-        difference: the mean of one minus the other, with the interval of the paired t-test.
-        t_p: its p; None where it cannot be had: fewer than two seeds, or no spread.
-        wilcoxon_p: of Wilcoxon's signed-rank test, exact for few seeds, with ties as well.
-        effect: Cohen's d of the differences: their mean by their standard deviation.
-        detectable: the smallest difference that so many seeds would show with a probability of 80 %.
-    """
+    """Two methods on the n seeds that both have. A test is None for one seed, and for equal differences."""
 
     n: int
-    difference: Difference
-    t_p: float | None
-    wilcoxon_p: float | None
-    effect: float | None
-    detectable: float | None
+    difference: Difference  # with the interval of the paired t-test
+    t_p: float | None = None
+    wilcoxon_p: float | None = None  # of the signed-rank test, exact for few seeds, also with ties
+    effect: float | None = None  # Cohen's d: mean of the differences divided by their standard deviation
+    detectable: float | None = None  # the smallest difference that is shown with a probability of 80 %
+
+
+def gap(ours: Summary, mean: float, std: float | None, repeats: int) -> Difference:
+    """Return our mean minus a reported one, with Welch's interval. A mean without a spread is taken as exact."""
+    parts = [(ours.std**2 / ours.n, ours.n - 1)] if ours.std is not None else []
+    if std is not None and repeats > 1:
+        parts.append((std**2 / repeats, repeats - 1))
+    variance = sum(part for part, _ in parts)
+    if ours.std is None or variance == 0:
+        return Difference(ours.mean - mean, None, ours.n)
+    freedom = variance**2 / sum(part**2 / free for part, free in parts)
+    return Difference(ours.mean - mean, _t(freedom) * math.sqrt(variance), ours.n)
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired | None:
-    """Compare two methods seed by seed; None if they share none.
-
-    Args:
-        one: seed to error.
-        other: likewise.
-    """
+    """Compare the errors of two methods seed by seed; None if they share no seed."""
     seeds = sorted(one.keys() & other.keys())
     if not seeds:
         return None
-    differences = [round(one[seed] - other[seed], 9) for seed in seeds]  # 0.4 - 0.3 is 0.3 - 0.2
-    summary = Summary.of(differences)
-    if summary.std is None:
-        return Paired(1, Difference(summary.mean, None), None, None, None, None)
-    error = summary.std / math.sqrt(summary.n)
-    if error == 0:
-        return Paired(summary.n, Difference(summary.mean, None, summary.n), None, None, None, None)
-    difference = Difference(summary.mean, _t(summary.n - 1) * error, summary.n)
+    differences = [round(one[seed] - other[seed], 9) for seed in seeds]  # 0.4 - 0.3 must equal 0.3 - 0.2
+    mean, std, n = Summary.of(differences)
+    if not std:
+        return Paired(n, Difference(mean, None, n))
     from scipy import stats
 
     return Paired(
-        summary.n,
-        difference,
-        float(2 * stats.t.sf(abs(summary.mean) / error, summary.n - 1)),
+        n,
+        Difference(mean, _t(n - 1) * std / math.sqrt(n), n),
+        float(stats.ttest_1samp(differences, 0.0).pvalue),
         _signed_rank(differences),
-        summary.mean / summary.std,
-        detectable(summary.std, summary.n),
+        mean / std,
+        detectable(std, n),
     )
 
 
 def _signed_rank(differences: Sequence[float]) -> float:
-    """Wilcoxon's p; zeros do not count. Up to twelve seeds over all signs that the differences might have had."""
+    """Return Wilcoxon's p without zeros. Up to twelve seeds, all signs that the differences could have are counted."""
     from scipy import stats
 
     signed = [value for value in differences if value != 0]
     if len(signed) == 1:
-        return 1.0  # either sign is as far out
-    few = len(signed) <= 12
-    return float(stats.wilcoxon(signed, method=stats.PermutationMethod(n_resamples=2**13) if few else "auto").pvalue)
+        return 1.0
+    every = stats.PermutationMethod(n_resamples=2**13)
+    return float(stats.wilcoxon(signed, method=every if len(signed) <= 12 else "auto").pvalue)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction of several p-values; those that are None do not count.
+    """Return the p-values after Holm's correction; None values do not count.
 
     >>> holm([0.01, None, 0.04, 0.03])
     [0.03, None, 0.06, 0.06]
@@ -179,60 +149,52 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def detectable(std: float, n: int, power: float = POWER) -> float:
-    """The smallest difference that a paired t-test of 5 % with n seeds shows with this probability.
+def p_value(value: float | None) -> str:
+    """Return a p-value as text.
 
-    Args:
-        std: of the differences.
-        n: seeds; at least 2.
-        power: the probability.
+    >>> p_value(0.0312), p_value(0.00001), p_value(None)
+    ('0.031', '< 0.001', '–')
     """
-    return _shift(n - 1, power) * std / math.sqrt(n)
+    if value is None:
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def detectable(std: float, n: int) -> float:
+    """Return the smallest difference that a paired t-test at 5 % with n seeds shows with a probability of 80 %."""
+    return _shift(n - 1) * std / math.sqrt(n)
 
 
 @cache
-def _shift(freedom: int, power: float) -> float:
-    """The shift in standard errors that is shown with this probability."""
+def _shift(freedom: int) -> float:
+    """Return the shift, in standard errors, that is shown with a probability of 80 %."""
     from scipy import optimize
 
     enough = 1.0
-    while t_power(enough, freedom) < power:
+    while t_power(enough, freedom) < POWER:
         enough *= 2
-    return float(optimize.brentq(lambda shift: t_power(shift, freedom) - power, 0.0, enough))
+    return float(optimize.brentq(lambda shift: t_power(shift, freedom) - POWER, 0.0, enough))
 
 
 def t_power(shift: float, freedom: int) -> float:
-    """The probability that a two-sided t-test of 5 % shows a shift of so many standard errors.
+    """Return the probability that a two-sided t-test at 5 % shows a shift of so many standard errors.
 
-    P(|Z + shift| > t·s), Z normal and s² = χ²/freedom, integrated over s; scipy's noncentral t is not a number for some
-    shifts.
+    P(|Z + shift| > t·s) with Z normal and s² = χ²/freedom. scipy's noncentral t is not a number for some shifts.
     """
-    from scipy import integrate
+    from scipy import special, stats
 
     limit = _t(freedom) / math.sqrt(freedom)
-    constant = (1 - freedom / 2) * math.log(2) - math.lgamma(freedom / 2)
 
-    def above(z: float) -> float:
-        return math.erfc(z / math.sqrt(2)) / 2
+    def beyond(s: float) -> float:
+        return float(special.ndtr(shift - limit * s) + special.ndtr(-shift - limit * s))
 
-    def density(s: float) -> float:  # of χ, times the probability that Z goes beyond either limit
-        chi = math.exp((freedom - 1) * math.log(s) + constant - s * s / 2)
-        return chi * (above(limit * s - shift) + above(limit * s + shift))
-
-    return float(integrate.quad(density, 0.0, math.sqrt(freedom) + 10.0, limit=200)[0])
+    return float(stats.chi(freedom).expect(beyond, lb=0.0, ub=math.sqrt(freedom) + 10.0, limit=200))
 
 
 def at_cost(
     updates: Sequence[float | None], errors: Sequence[float | None], each: float, budget: float
 ) -> float | None:
-    """The last error that was measured before the training had cost this much; None if none was.
-
-    Args:
-        updates: at which the errors were measured.
-        errors: None where none was.
-        each: the cost of an update.
-        budget: in the same unit.
-    """
+    """Return the last error before the training had cost this much, or None; ``each`` is the cost of an update."""
     pairs = zip(updates, errors, strict=True)
     seen = [error for update, error in pairs if update is not None and error is not None and update * each <= budget]
     return seen[-1] if seen else None
@@ -241,4 +203,4 @@ def at_cost(
 def _t(freedom: float) -> float:
     from scipy import stats
 
-    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    return float(stats.t.ppf(1 - LEVEL / 2, freedom))

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import log10
 
 from advdrop.lab.records.measurement import Measurement
+from advdrop.lab.report.charts import COLORS, Figure, Line, chart
 from advdrop.lab.report.studies import Claim, Study
-from advdrop.lab.report.svg import Figure, Line, chart
 
 METHODS = {
     "ridge": ("ridge", "log10 of the penalty"),
@@ -15,12 +15,13 @@ METHODS = {
     "training": ("adversarial training", "log10 of δ"),
     "dropout": ("adversarial dropout", "k, inputs that may be dropped"),
 }
+Series = Mapping[str, Sequence[float]]
 ZERO = 1e-3
 """A coefficient of standardized features counts as zero below this."""
 
 
 def study(dataset: str, found: Sequence[Measurement]) -> Study:
-    """The section of one data set."""
+    """Make the section of one data set."""
     [measurement] = found
     numbers, series = measurement.numbers, measurement.series
     about = (
@@ -46,38 +47,42 @@ def study(dataset: str, found: Sequence[Measurement]) -> Study:
     )
 
 
-def features(series: Mapping[str, Sequence[float]]) -> list[str]:
-    """The names of the features, in their order."""
+def features(series: Series) -> list[str]:
+    """Return the names of the features, in their order."""
     return [key.removeprefix("ridge/") for key in series if key.startswith("ridge/") and key != "ridge/parameter"]
 
 
-def coefficients(series: Mapping[str, Sequence[float]], method: str, place: int) -> list[float]:
-    """Those of a point of a path."""
-    return [series[f"{method}/{name}"][place] for name in features(series)]
+def coefficients(series: Series, method: str) -> list[list[float]]:
+    """Return the coefficients at each point of a path."""
+    return [list(point) for point in zip(*(series[f"{method}/{name}"] for name in features(series)), strict=True)]
 
 
-def table(series: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    """Least squares, each method where it has half of its L1 norm, and every rank that has not shrunk to nothing."""
-    least = sum(map(abs, coefficients(series, "training", 0)))
-    chosen = [("least squares", "training", 0)]
+def l1(w: Sequence[float]) -> float:
+    """Return the L1 norm."""
+    return sum(map(abs, w))
+
+
+def table(series: Series) -> list[list[str]]:
+    """Return least squares, each method where it has half of its L1 norm, and every rank that has coefficients left."""
+    paths = {method: coefficients(series, method) for method in METHODS}
+    least = paths["training"][0]
+    chosen = [("least squares", "", least)]
     for method in ("ridge", "lasso", "training"):
-        sizes = [sum(map(abs, coefficients(series, method, i))) for i in range(len(series[f"{method}/parameter"]))]
-        chosen.append((METHODS[method][0], method, min(range(len(sizes)), key=lambda i: abs(sizes[i] - least / 2))))
-    for place in range(1, len(series["dropout/parameter"])):
-        if max(map(abs, coefficients(series, "dropout", place))) >= ZERO:
-            chosen.append((METHODS["dropout"][0], "dropout", place))
+        nearest = min(range(len(paths[method])), key=lambda i: abs(l1(paths[method][i]) - l1(least) / 2))
+        chosen.append((METHODS[method][0], f"{series[f'{method}/parameter'][nearest]:.3g}", paths[method][nearest]))
+    for k, w in zip(series["dropout/parameter"][1:], paths["dropout"][1:], strict=True):
+        if max(map(abs, w)) >= ZERO:
+            chosen.append((METHODS["dropout"][0], f"{k:.3g}", w))
     rows = []
-    for name, method, place in chosen:
-        w = coefficients(series, method, place)
-        parameter = "" if name == "least squares" else f"{series[f'{method}/parameter'][place]:.3g}"
-        norms = [sum(map(abs, w)), sum(value * value for value in w) ** 0.5, max(map(abs, w))]
+    for name, parameter, w in chosen:
+        norms = [l1(w), sum(value * value for value in w) ** 0.5, max(map(abs, w))]
         zeros = sum(abs(value) < ZERO for value in w)
         rows.append([name, parameter, *(f"{norm:.3f}" for norm in norms), f"{zeros} of {len(w)}"])
     return rows
 
 
-def claims(numbers: Mapping[str, float], series: Mapping[str, Sequence[float]]) -> list[Claim]:
-    """The identities, and whether Algorithm 1 finds the mask that the theorem speaks of."""
+def claims(numbers: Mapping[str, float], series: Series) -> list[Claim]:
+    """Judge the identities, and whether Algorithm 1 finds the mask that the theorem is about."""
     found = []
     for key, text in (
         ("training_identity", "l_AT = l + Σ|δ∇l| + δ²wᵀΓw, with Γ an outer product"),
@@ -95,8 +100,8 @@ def claims(numbers: Mapping[str, float], series: Mapping[str, Sequence[float]]) 
     return [*found, Claim("The mask of Algorithm 1 is the argmax that defines it", verdict, numbers_said)]
 
 
-def path_figures(series: Mapping[str, Sequence[float]]) -> list[Figure]:
-    """Coefficients against the parameter of each method, on one scale."""
+def path_figures(series: Series) -> list[Figure]:
+    """Draw the coefficients against the parameter of each method, on one scale."""
     names = features(series)
     everything = [value for method in METHODS for name in names for value in series[f"{method}/{name}"]]
     found = []
@@ -106,24 +111,23 @@ def path_figures(series: Mapping[str, Sequence[float]]) -> list[Figure]:
         order = sorted((i for i, value in enumerate(parameters) if value > 0 or not logs), key=lambda i: parameters[i])
         x = [log10(parameters[i]) if logs else parameters[i] for i in order]
         lines = [
-            Line(name, x, [series[f"{method}/{name}"][i] for i in order], style=style % 10, dots=not logs)
+            Line(name, x, [series[f"{method}/{name}"][i] for i in order], style=style % len(COLORS), dots=not logs)
             for style, name in enumerate(names)
         ]
-        about = f"Coefficients, {title}"
-        drawn = chart(lines, about, axis, "coefficient", within=(min(everything), max(everything)))
-        found.append(Figure(about, drawn, [(line.name, line.style) for line in lines]))
+        within = (min(everything), max(everything))
+        found.append(chart(lines, f"Coefficients, {title}", axis, "coefficient", within=within))
     return found
 
 
-def linearized_figure(series: Mapping[str, Sequence[float]]) -> Figure:
-    """How often the first-order mask is not the worst one."""
+def linearized_figure(series: Series) -> Figure:
+    """Draw how often the first-order mask is not the worst one."""
     k = series["linearized/k"]
     lines = [
-        Line("examples whose worst mask is another one", k, series["linearized/missed_percent"], style=2),
-        Line(
-            "loss under the linearized masks, of that under the worst", k, series["linearized/reached_percent"], style=1
-        ),
+        Line(name, k, series[f"linearized/{key}_percent"], style=style)
+        for name, key, style in (
+            ("examples whose worst mask is another one", "missed", 2),
+            ("loss under the linearized masks, of that under the worst", "reached", 1),
+        )
     ]
-    title = "Algorithm 1 beside the exact maximum"
-    drawn = chart(lines, title, "k, inputs that may be dropped", "%")
-    return Figure(title, drawn, [(line.name, line.style) for line in lines], "At the least-squares solution.")
+    title, axis = "Algorithm 1 beside the exact maximum", "k, inputs that may be dropped"
+    return chart(lines, title, axis, "%", note="At the least-squares solution.")

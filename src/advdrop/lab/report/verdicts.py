@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from advdrop.lab.report.collect import Comparison, Results
+from advdrop.lab.report.statistics import LEVEL, p_value
 
-LEVEL = 0.05
-HEADINGS = ("What held", "What was the other way round", "What is not known yet")
+HELD, REVERSED, UNKNOWN = "What held", "What was the other way round", "What is not known yet"
 
 
 def gaps(results: Results) -> list[str]:
-    """Each of our numbers beside the paper's, in words."""
+    """Return each of our numbers beside the paper's, in words."""
     return [
         f"{results.suite.rows[row].name}, {results.suite.columns[column].name}: {entry.gap.words('the paper')}"
         for (row, column), entry in results.entries.items()
@@ -21,77 +18,63 @@ def gaps(results: Results) -> list[str]:
 
 
 def sentences(results: Results) -> list[str]:
-    """Each comparison in words, with what could not be seen."""
+    """Return each comparison in words, with the difference that is too small to be seen."""
     said = []
     for comparison in results.comparisons:
         found, names = comparison.found, results.suite.rows
         column = results.suite.columns[comparison.column].name
         text = f"{column}: {names[comparison.one].name} is {found.difference.words(names[comparison.other].name)}"
-        if found.n > 1 and found.detectable is not None and not found.difference.seen:
+        if found.detectable is not None and not found.difference.seen:
             text += f"; with {found.n} seeds a difference below {found.detectable:.2f} cannot be seen"
         said.append(text)
     return said
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """Sentences about pairs of rows, the first of which is said to have the lower error.
+def answer(results: Results) -> list[str]:
+    """Return three sentences: the first comparison, the number of verdicts, and the distance to the paper."""
+    said = verdicts(results)
+    held, turned, unknown = (len(said.get(heading, ())) for heading in (HELD, REVERSED, UNKNOWN))
+    which = "; ".join(line.split(":")[0] for line in said.get(HELD, ()))
+    known = [entry.gap for entry in results.entries.values() if entry.gap is not None]
+    higher = sum(gap.seen and gap.mean > 0 for gap in known)
+    length = [
+        f", after {c.here} updates instead of {c.paper}" for c in results.deviations if c.key == "training.updates"
+    ]
+    return [
+        *(f"{line}." for line in sentences(results)[:1]),
+        f"Of {held + turned + unknown} comparisons, {held} held ({which or 'none'}), {turned} turned out the "
+        f"other way round, and {unknown} are not known yet.",
+        f"Of our {len(known)} errors that the paper also has, {higher} are higher than the paper's by more than their "
+        f"95 % interval{''.join(length)}.",
+    ]
 
-    Args:
-        held: the first one is lower, p < 0.05 after Holm's correction.
-        reversed: it is higher, likewise.
-        unknown: neither is shown, or one of them was not run.
+
+def verdicts(results: Results) -> dict[str, list[str]]:
+    """Sort the pairs of rows that the suite compares, the first of which is said to have the lower error.
+
+    A pair held if the first is lower with p < 0.05 after Holm's correction, and is the other way round if it is higher.
+    A heading without a pair is left out.
     """
-
-    held: Sequence[str]
-    reversed: Sequence[str]
-    unknown: Sequence[str]
-
-    @property
-    def named(self) -> list[tuple[str, Sequence[str]]]:
-        """The sentences under their headings; one with none is left out."""
-        found = zip(HEADINGS, (self.held, self.reversed, self.unknown), strict=True)
-        return [(heading, sentences) for heading, sentences in found if sentences]
-
-
-def verdicts(results: Results) -> Verdicts:
-    """Sort the comparisons of a table."""
-    held: list[str] = []
-    turned: list[str] = []
-    unknown: list[str] = []
+    found = {(c.column, c.one, c.other): c for c in results.comparisons}
+    said: dict[str, list[str]] = {HELD: [], REVERSED: [], UNKNOWN: []}
     for column in results.columns:
-        found = {(c.one, c.other): c for c in results.comparisons if c.column == column}
-        for pair in results.suite.compare:
-            comparison = found.get(pair)
-            if comparison is None:
-                unknown.append(f"{_pair(results, column, *pair)}: not run")
-            elif comparison.holm_p is None or comparison.holm_p >= LEVEL:
-                unknown.append(f"{_pair(results, column, *pair)}: {_numbers(comparison)}")
-            else:
-                lower = comparison.found.difference.mean < 0
-                (held if lower else turned).append(f"{_pair(results, column, *pair)}: {_numbers(comparison)}")
-    return Verdicts(held, turned, unknown)
+        for one, other in results.suite.compare:
+            comparison = found.get((column, one, other))
+            names = [results.suite.rows[row].name for row in (one, other)]
+            pair = f"{' below '.join(names)}, {results.suite.columns[column].name}"
+            said[_judged(comparison)].append(f"{pair}: {_numbers(comparison) if comparison else 'not run'}")
+    return {heading: lines for heading, lines in said.items() if lines}
 
 
-def _pair(results: Results, column: str, one: str, other: str) -> str:
-    rows = results.suite.rows
-    return f"{rows[one].name} below {rows[other].name}, {results.suite.columns[column].name}"
+def _judged(comparison: Comparison | None) -> str:
+    if comparison is None or comparison.holm_p is None or comparison.holm_p >= LEVEL:
+        return UNKNOWN
+    return HELD if comparison.found.difference.mean < 0 else REVERSED
 
 
 def _numbers(comparison: Comparison) -> str:
-    found = comparison.found
-    if found.difference.margin is None:
-        return f"difference {found.difference.mean:+.2f} {found.difference.many}"
-    text = f"difference {found.difference.mean:+.2f} ± {found.difference.margin:.2f}, n = {found.n}"
-    return text if comparison.holm_p is None else f"{text}, p: {p_value(comparison.holm_p)}"
-
-
-def p_value(value: float | None) -> str:
-    """A p-value.
-
-    >>> p_value(0.0312), p_value(0.00001), p_value(None)
-    ('0.031', '< 0.001', '–')
-    """
-    if value is None:
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    difference = comparison.found.difference
+    if difference.margin is None:
+        return f"difference {difference.mean:+.2f} {difference.many}"
+    numbers = f"difference {difference.mean:+.2f} ± {difference.margin:.2f}, n = {comparison.found.n}"
+    return numbers if comparison.holm_p is None else f"{numbers}, p: {p_value(comparison.holm_p)}"

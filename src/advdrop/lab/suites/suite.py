@@ -1,14 +1,10 @@
-"""A suite: a table of the paper, its cells, the numbers printed there and how long each protocol trains.
-
-Imports no torch, except to resolve a configuration.
-"""
+"""A suite: a table of the paper with its cells, the numbers printed there, and the length of each protocol."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,32 +12,17 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from advdrop.lab.choices import Labels, PresetName
-from advdrop.lab.config.config import (
-    ConfigError,
-    RunConfig,
-    listed,
-    merged,
-    parse_method,
-    read_yaml,
-    unknown_name,
-)
+from advdrop.lab.config.config import ConfigError, RunConfig, listed, merged, parse_method, read_yaml, unknown_name
 from advdrop.lab.config.terms import Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
-Values = Mapping[str, Any]
 MACHINE = ("engine.accelerator", "engine.devices", "engine.nodes", "engine.accumulate", "engine.memory_format")
 HABITS = ("engine.checkpoint_seconds", "engine.tensorboard")
-"""What a run may choose for itself: where it computes, and what it writes down meanwhile."""
+"""Settings that make no other run: where it computes, and what it writes during the training."""
 
 
 class Reported(NamedTuple):
-    """A number as the paper prints it.
-
-    Args:
-        mean: test error in percent.
-        std: its standard deviation over the repetitions; None where none is given.
-        bold: whether it is printed in bold.
-    """
+    """A test error in percent as the paper prints it; some have no standard deviation."""
 
     mean: float
     std: float | None
@@ -49,12 +30,10 @@ class Reported(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Reported:
-        """Read it as the suites write it.
+        """Read a number of a suite.
 
         >>> Reported.of("**0.99 ± 0.07**")
         Reported(mean=0.99, std=0.07, bold=True)
-        >>> Reported.of("12.36")
-        Reported(mean=12.36, std=None, bold=False)
         """
         found = re.fullmatch(r"(\*\*)?(\d+\.\d+)(?: ± (\d+\.\d+))?(\*\*)?", text)
         if found is None or (found[1] is None) != (found[4] is None):
@@ -62,12 +41,12 @@ class Reported(NamedTuple):
         return cls(float(found[2]), float(found[3]) if found[3] else None, found[1] is not None)
 
     def __str__(self) -> str:
-        """Without the stars."""
+        """Return for example ``0.99 ± 0.07``."""
         return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
 
 
 class Column(Section):
-    """What a row is measured on."""
+    """A data set and a number of labels."""
 
     name: str
     dataset: str
@@ -79,7 +58,7 @@ def _reported(values: Any) -> Any:
 
 
 class Row(Section):
-    """A method, or a number that is quoted from elsewhere."""
+    """A method, or a number that the paper quotes."""
 
     name: str
     method: str | None = None
@@ -95,7 +74,7 @@ class Row(Section):
 
 
 class Protocol(Section):
-    """How long, how often, and in what else it differs from the recipe."""
+    """The number of seeds, and the settings that differ from the recipe, such as the length of the training."""
 
     about: str
     seeds: Count
@@ -103,8 +82,7 @@ class Protocol(Section):
     columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """The place of a run in a suite."""
 
     column: str
@@ -131,17 +109,16 @@ class Suite(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
-        for key, row in self.rows.items():
-            if unknown := set(row.paper) - set(self.columns):
-                raise ValueError(f"rows.{key}.paper has column {unknown_name(min(unknown), self.columns)}")
-            if row.method is None and row.quoted is None:
-                raise ValueError(f"rows.{key} has neither a method nor a source that it is quoted from")
-        for key, protocol in self.protocols.items():
-            if unknown := set(protocol.columns) - set(self.columns):
-                raise ValueError(f"protocols.{key}.columns has {unknown_name(min(unknown), self.columns)}")
-        for name in (name for pair in self.compare for name in pair):
-            if name not in self.rows:
-                raise ValueError(f"compare has row {unknown_name(name, self.rows)}")
+        named: list[tuple[str, Collection[str], Collection[str]]] = [
+            ("compare has row", p, self.rows) for p in self.compare
+        ]
+        named += [(f"rows.{key}.paper has column", row.paper, self.columns) for key, row in self.rows.items()]
+        named += [(f"protocols.{key}.columns has", one.columns, self.columns) for key, one in self.protocols.items()]
+        for what, given, known in named:
+            if unknown := [name for name in given if name not in known]:
+                raise ValueError(f"{what} {unknown_name(unknown[0], known)}")
+        if lost := [key for key, row in self.rows.items() if row.method is None and row.quoted is None]:
+            raise ValueError(f"rows.{lost[0]} has neither a method nor a source that it is quoted from")
         names = [*self.columns, *self.rows, *self.protocols]
         if bad := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
             raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters, digits and . + -")
@@ -149,7 +126,7 @@ class Suite(Section):
 
     @classmethod
     def load(cls, name: str) -> Suite:
-        """The suite of this name, or in this YAML file."""
+        """Return the suite of this name, or in this YAML file."""
         path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
         if not path.is_file():
             raise ConfigError(f"suite {unknown_name(name, suites())}; a file of your own ends in .yaml")
@@ -167,7 +144,7 @@ class Suite(Section):
         return [key for key, row in self.rows.items() if row.method is not None]
 
     def protocol(self, name: str) -> Protocol:
-        """One of the protocols."""
+        """Return a protocol by its name."""
         if name not in self.protocols:
             raise ConfigError(f"protocol {unknown_name(name, self.protocols)}")
         return self.protocols[name]
@@ -175,13 +152,9 @@ class Suite(Section):
     def cells(
         self, protocol: str, only: Collection[str] = (), columns: Collection[str] = (), seeds: int | None = None
     ) -> Iterator[Key]:
-        """The runs in the order in which they are made: whole tables, one seed after the other.
+        """Yield the runs in the order in which they are made: a whole table, then that of the next seed.
 
-        Args:
-            protocol: its name.
-            only: rows by their keys, or by a method that is no row's key; all that can be run if none is given.
-            columns: likewise.
-            seeds: the number of seeds, if another than the protocol's.
+        ``only`` has keys of rows, or methods that are no row's key; without it, all rows that can be run are yielded.
         """
         methods = {name for name in only if name not in self.rows}
         rows = [key for key in self.trained if not only or key in only or self.rows[key].method in methods]
@@ -195,10 +168,6 @@ class Suite(Section):
                 for row in rows:
                     yield Key(column, row, seed)
 
-    def preset(self, row: str, preset: PresetName) -> PresetName:
-        """The preset of a row when this one is asked for."""
-        return self.rows[row].preset or preset
-
     def config(
         self,
         key: Key,
@@ -208,19 +177,8 @@ class Suite(Section):
         shape: Sequence[int],
         examples: int,
         data_dir: Path | None = None,
-        engine: Values | None = None,
     ) -> RunConfig:
-        """The whole configuration of a run.
-
-        Args:
-            key: the run.
-            protocol: its name.
-            preset: the bundle of choices that the paper leaves open.
-            shape: of one example.
-            examples: the number of training examples.
-            data_dir: where the files are.
-            engine: the machine.
-        """
+        """Return the whole configuration of a run on training data of this shape and number of examples."""
         from advdrop.lab.config.recipes import resolve  # imports torch
 
         column, row, length = self.columns[key.column], self.rows[key.row], self.protocol(protocol)
@@ -232,36 +190,30 @@ class Suite(Section):
             examples=examples,
             labels=column.labels,
             method=row.method,
-            preset=self.preset(key.row, preset),
+            preset=row.preset or preset,
             seed=key.seed,
             data_dir=data_dir,
-            settings=merged(
-                length.settings, length.columns.get(key.column, {}), row.settings, {"engine": engine or {}}
-            ),
+            settings=merged(length.settings, length.columns.get(key.column, {}), row.settings),
         )
 
 
 def suites() -> list[str]:
-    """The names of the suites that come with the package."""
+    """Return the names of the suites that are part of the package."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def differences(one: RunConfig, other: RunConfig) -> list[str]:
-    """The keys in which two runs differ, without those that a machine may choose for itself."""
+    """Return the keys in which two runs differ, without those of the machine."""
     return [key for key in one.differences(other) if key not in MACHINE + HABITS]
 
 
 def fingerprint(config: RunConfig) -> str:
-    """Eight digits that are equal for runs without differences.
-
-    Args:
-        config: the run; its precision must not be ``auto``.
-    """
+    """Return eight digits that are equal for runs without differences. The precision must not be ``auto``."""
     values = config.model_dump(mode="json", exclude={"data_dir", "engine"})
     text = yaml.safe_dump([values, config.engine.precision, config.engine.clip])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def described(suite: Suite) -> str:
-    """One line for a list of suites."""
+    """Return one line for a list of suites."""
     return f"{suite.key}: {suite.title}; rows {listed(suite.trained)}; columns {listed(suite.columns)}"

@@ -1,0 +1,122 @@
+"""A table without a format, and one small renderer for each format. Each renderer escapes the text for its format.
+
+Plain text for a terminal is in ``text_table.py``. The renderer for HTML is the macro ``grid`` of ``page.html``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from advdrop.lab.records.record import Record
+from advdrop.lab.report import text_table
+
+
+class Cell(NamedTuple):
+    """A text and how it is shown."""
+
+    text: str
+    kind: Literal["", "bold", "best", "code", "soft"] = ""  # bold in the paper; the lowest mean; code; no result
+    links: Sequence[tuple[str, Record]] = ()  # what HTML shows instead: texts, and the records that they lead to
+    hint: str = ""  # what HTML shows when the pointer is on the cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """The names of the columns, and the rows; the first cell of a row is its name."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows without the head."""
+        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+
+
+def markdown(table: Table) -> str:
+    """Render a table as Markdown, with columns as wide as they need to be."""
+    return text_table.table([plain(name) for name in table.head], [list(map(_marked, row)) for row in table.cells])
+
+
+def _marked(cell: Cell) -> str:
+    if cell.kind == "code":
+        return f"`{_line(cell.text).replace('`', '').replace('|', '')}`"
+    return f"**{plain(cell.text)}**" if cell.kind == "bold" else plain(cell.text)
+
+
+def plain(text: str) -> str:
+    r"""Escape a text for Markdown: one line, no markup, no end of a cell.
+
+    >>> plain("a|b *c* <i> l_AT _d_ x&y &lt;")
+    'a\\|b \\*c\\* &lt;i> l_AT \\_d\\_ x&y &amp;lt;'
+    """
+    text = re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", _line(text))
+    return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
+
+
+def latex(table: Table) -> str:
+    """Render a table as a tabular, bold where the paper is and where a mean is the lowest."""
+    rows = [[_set(cell) for cell in row] for row in table.cells]
+    head, *lines = (" & ".join(row) + r" \\" for row in ([escaped(name) for name in table.head], *rows))
+    start = f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
+    return "\n".join([start, r"\hline", head, r"\hline", *lines, r"\hline", r"\end{tabular}"])
+
+
+def _set(cell: Cell) -> str:
+    return rf"\textbf{{{escaped(cell.text)}}}" if cell.kind in ("bold", "best") else escaped(cell.text)
+
+
+LATEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # an option of the line break before it otherwise
+    "*": "{*}",
+    "±": r"$\pm$",
+    "–": "--",
+    "Π": r"$\Pi$",
+    "δ": r"$\delta$",
+    "λ": r"$\lambda$",
+    "‖": r"$\|$",
+    "₁": r"$_1$",
+    "₂": r"$_2$",
+}
+
+
+def escaped(text: str) -> str:
+    r"""Escape a text for LaTeX.
+
+    >>> escaped("Π model, 5 %")
+    '$\\Pi$ model, 5 \\%'
+    """
+    return "".join(LATEX.get(letter, letter) for letter in _line(text))
+
+
+def comma_separated(table: Table) -> str:
+    """Render a table as CSV. A quote goes before a cell that a spreadsheet would take for a formula."""
+    text = io.StringIO()
+    rows = [[_harmless(cell.text) for cell in row] for row in table.cells]
+    csv.writer(text, lineterminator="\n").writerows([table.head, *rows])
+    return text.getvalue()
+
+
+def _harmless(text: str) -> str:
+    number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, flags=re.IGNORECASE)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not number else text
+
+
+def by_name(table: Table) -> list[dict[str, str]]:
+    """Render a table for JSON: for each row, the text of each column."""
+    return [dict(zip(table.head, (cell.text for cell in row), strict=True)) for row in table.cells]
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

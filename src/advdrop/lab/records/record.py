@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -137,8 +137,7 @@ class Record(Sealed):
             yield f"{self.test_error_percent} % of {self.test_images} images is no whole number of images"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a run belongs: the suite, how it was run, and the key there."""
 
     suite: str

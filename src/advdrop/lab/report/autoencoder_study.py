@@ -9,18 +9,7 @@ from math import ceil, sqrt
 from statistics import fmean
 
 from advdrop.lab.records.measurement import LEVELS, Measurement
-from advdrop.lab.report.charts import (
-    DIVERGING,
-    WIDTH,
-    Figure,
-    Line,
-    chart,
-    corner,
-    drawing,
-    show,
-    tiled,
-    unpacked,
-)
+from advdrop.lab.report.charts import DIVERGING, WIDTH, Figure, Line, chart, corner, drawing, show, tiled, unpacked
 from advdrop.lab.report.statistics import Summary
 from advdrop.lab.report.studies import Study, lower
 
@@ -60,12 +49,8 @@ def study(dataset: str, found: Sequence[Measurement]) -> Study:
         about=about,
         head=["model", *(title for _, title, _ in NUMBERS), "seeds"],
         rows=[
-            [
-                NAMES[row],
-                *(summary(measured, key).text(digits) for key, _, digits in NUMBERS),
-                str(len(measured)),
-            ]
-            for row, measured in rows.items()
+            [NAMES[row], *(summary(runs, key).text(digits) for key, _, digits in NUMBERS), str(len(runs))]
+            for row, runs in rows.items()
         ],
         notes=[premise(rows)],
         claims=lower(rows, claims()),
@@ -146,18 +131,14 @@ def square(title: str, steps: Sequence[int], shape: Sequence[int], dead: int) ->
 def histograms(rows: Mapping[str, Sequence[Measurement]]) -> list[Figure]:
     """Draw Figure 3: all activations, and the mean activation of each unit. A logarithmic axis has no zeros."""
     found = []
-    for key, name, what in (
-        ("activations", "activation", "activations"),
-        ("means", "mean activation", "units"),
-    ):
+    for key, name, what in (("activations", "activation", "activations"), ("means", "mean activation", "units")):
         lines, zeros = [], []
-        for style, (row, measured) in enumerate((row, rows.get(row)) for row in NAMES):
-            if measured:
-                series = zip(*(each.series[key] for each in measured), strict=True)
-                shares = [100 * fmean(column) for column in series]
-                x = [edge for pair in pairwise(measured[0].series["edges"]) for edge in pair]
-                lines.append(Line(NAMES[row], x, [share for share in shares for _ in range(2)], style=style))
-                zeros.append(f"{NAMES[row]} {100 - sum(shares):.1f} %")
+        for row, measured in rows.items():
+            shares = [100 * fmean(column) for column in zip(*(each.series[key] for each in measured), strict=True)]
+            x = [edge for pair in pairwise(measured[0].series["edges"]) for edge in pair]
+            y = [share for share in shares for _ in range(2)]
+            lines.append(Line(NAMES[row], x, y, style=list(NAMES).index(row)))
+            zeros.append(f"{NAMES[row]} {100 - sum(shares):.1f} %")
         title = "Figure 3: activations" if key == "activations" else "Figure 3: mean activation of each unit"
         note = f"Means over seeds. Exactly zero, and so not shown: {', '.join(zeros)}."
         found.append(chart(lines, title, f"log10 of the {name}", f"share of all {what}, %", note=note))

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from math import ceil, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from advdrop.lab.report.charts import (
-    COLORS,
-    DIVERGING,
-    WIDTH,
-    Figure,
-    corner,
-    drawing,
-    legend,
-    plain,
-    show,
-    tiled,
-)
+from advdrop.lab.report.charts import COLORS, DIVERGING, WIDTH, Figure, corner, drawing, legend, plain, show, tiled
 
 if TYPE_CHECKING:  # reports are made without torch
     from matplotlib.axes import Axes
@@ -30,30 +19,27 @@ BARS = ("no dropout", "sampled mask", "adversarial mask")
 
 def figure(found: Explanation) -> Figure:
     """Draw the image, εs, J, εadv, and the class probabilities before and after."""
-    tall, wide = _tile(found)
-    largest = max(map(abs, found.jacobian)) or 1.0
-    flips = set(found.flips)
+    largest, flips = max(map(abs, found.jacobian)) or 1.0, set(found.flips)
+    slopes = [slope / largest for slope in found.jacobian]
     changes = [(2 * kept - 1.0) * (unit in flips) for unit, kept in enumerate(found.sampled)]
-    panels = [
-        ("Sampled mask: dark is kept", found.sampled, (PALE, DARK), 0.0),
-        ("Jacobian: orange raises D", [slope / largest for slope in found.jacobian], DIVERGING, -1.0),
-        ("Flipped: orange lost, blue revived", changes, (DIVERGING[0], PALE, DIVERGING[2]), -1.0),
+    panels: list[tuple[str, Any, tuple[str, ...], float]] = []
+    if found.image:
+        panels += [("The image", found.image, ("#000000", "#ffffff"), 0.0)]
+    panels += [
+        ("Sampled mask: dark is kept", tiled(found.sampled, *_tile(found)), (PALE, DARK), 0.0),
+        ("Jacobian: orange raises D", tiled(slopes, *_tile(found)), DIVERGING, -1.0),
+        ("Flipped: orange lost, blue revived", tiled(changes, *_tile(found)), (DIVERGING[0], PALE, DIVERGING[2]), -1.0),
     ]
-    with drawing(found.title, WIDTH + 30 + 34 * len(found.classes), BARS) as (drawn, save):
-        heights = [WIDTH, 30 + 34 * len(found.classes)]
+    heights = [WIDTH, 30 + 34 * len(found.classes)]
+    with drawing(found.title, sum(heights), BARS) as (drawn, save):
         top, bottom = drawn.subfigures(2, 1, height_ratios=heights, squeeze=False).flat
         places = list(top.subplots(2, 2).flat)
-        if found.image:
-            show(places[0], found.image, ("#000000", "#ffffff"), 0.0, 1.0)
-            places[0].set_title("The image", fontsize=10)
-        for axes, (title, values, colors, low) in zip(places[1 if found.image else 0 :], panels, strict=False):
-            show(axes, tiled(values, tall, wide), colors, low, 1.0)
+        for axes, (title, pixels, colors, low) in zip(places, panels, strict=False):
+            show(axes, pixels, colors, low, 1.0)
             axes.set_title(title, fontsize=10)
-        places[-1 if found.image else 2].scatter(
-            *_rings(found), s=60, facecolors="none", edgecolors=_ring_colors(found)
-        )
-        if not found.image:
-            places[3].set_axis_off()
+        places[-1].set_axis_off()
+        rings = [COLORS[2] if found.sampled[unit] else COLORS[1] for unit in found.flips]
+        places[len(panels) - 1].scatter(*_rings(found), s=60, facecolors="none", edgecolors=rings)
         _bars(bottom.subplots(), found)
         legend(drawn, BARS)
         return Figure(found.title, save(f"{found.title}. {found.summary}"), found.summary)
@@ -74,10 +60,6 @@ def _rings(found: Explanation) -> tuple[list[int], list[int]]:
     across = ceil(sqrt(ceil(len(found.sampled) / (tall * wide))))
     corners = [(corner(unit // (tall * wide), tall, wide, across), unit % (tall * wide)) for unit in found.flips]
     return [left + inner % wide for (_, left), inner in corners], [top + inner // wide for (top, _), inner in corners]
-
-
-def _ring_colors(found: Explanation) -> list[str]:
-    return [COLORS[2] if found.sampled[unit] else COLORS[1] for unit in found.flips]
 
 
 def _bars(axes: Axes, found: Explanation) -> None:

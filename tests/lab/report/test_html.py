@@ -146,6 +146,12 @@ def test_each_number_links_to_its_record_and_the_lowest_is_marked(results):
     assert f'<a href="#{vadd}">4.20 ± 0.10</a>' in text
 
 
+def test_the_number_of_seeds_is_told_from_the_seeds(suite):
+    (table,) = tables(suite, *(run_of(suite, "vadd", seed) for seed in (4, 7)))
+    four, seven = (anchor(record) for record in table.records)
+    assert f'>2 (<a href="#{four}">4</a> <a href="#{seven}">7</a>)</td>' in page([table])
+
+
 def test_the_lowest_is_the_lowest_that_is_shown(suite):
     def rows(*errors):
         trained = zip(suite.trained, errors, strict=False)

@@ -22,6 +22,7 @@ class Section(NamedTuple):
     note: str = ""  # how to read the table
 
 
+SEEDS = "n is the number of seeds; each seed in brackets leads to its record."
 VERSUS = (
     "Differences with 95 % intervals. The p-values are those of the paired t-test, of the same after Holm's correction "
     "for all rows of a column, and of Wilcoxon's signed-rank test. d is the mean difference in standard deviations. "
@@ -38,7 +39,9 @@ def sections(results: Results) -> list[Section]:
     printed = f"Bold as in the paper ({results.suite.source}; {results.suite.repeats} runs a number). "
     different: list[list[str | Cell]] = [[Cell(key, "code"), here, there] for key, here, there in results.deviations]
     found = [
-        Section("", error_table(results), note=f"{printed if results.reported else ''}Marked: the lowest mean here."),
+        Section(
+            "", error_table(results), note=f"{printed if results.reported else ''}Marked: the lowest mean here. {SEEDS}"
+        ),
         Section("Beside the paper", lines=gaps(results)),
         *(Section(heading, lines=lines) for heading, lines in verdicts(results).items()),
         Section("Method against method, seed by seed", comparison_table(results), sentences(results), note=VERSUS),
@@ -86,7 +89,7 @@ def _ours(entry: Entry, trained: bool, best: bool) -> list[Cell]:
     seeds = [(str(record.seed), record) for record in entry.records]
     return [
         Cell(text, "best" if best else "", links=[(text, entry.records[0])]),
-        Cell(str(len(seeds)), links=seeds),
+        Cell(str(len(seeds)), "listed", links=seeds),
     ]
 
 

@@ -17,11 +17,15 @@ from advdrop.lab.report import text_table
 
 
 class Cell(NamedTuple):
-    """A text and how it is shown."""
+    """A text and how it is shown.
+
+    It is ``bold`` as in the paper, the ``best`` of a column, ``code``, or ``soft`` if it is no result. HTML shows the
+    links of a cell that is ``listed`` after its text.
+    """
 
     text: str
-    kind: Literal["", "bold", "best", "code", "soft"] = ""  # bold in the paper; the lowest mean; code; no result
-    links: Sequence[tuple[str, Record]] = ()  # what HTML shows instead: texts, and the records that they lead to
+    kind: Literal["", "bold", "best", "code", "soft", "listed"] = ""
+    links: Sequence[tuple[str, Record]] = ()  # HTML shows these links to records instead of the text
     hint: str = ""  # what HTML shows when the pointer is on the cell
 
 

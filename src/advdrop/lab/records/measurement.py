@@ -9,16 +9,11 @@ from pydantic import Field
 
 from advdrop.lab.records.record import Sealed, is_measurement, read_sealed
 
-LEVELS = 31
-"""A packed picture has the levels −31 to 31."""
+LEVELS = 31  # a packed picture has the levels -31 to 31
 
 
 class Measurement(Sealed):
-    """The numbers of one model of a study.
-
-    Tables and claims are made from ``numbers``, charts from ``series``. A picture is packed by
-    ``advdrop.lab.studies.features.packed`` and has ``shape``.
-    """
+    """The numbers of one model of a study."""
 
     columns: ClassVar[str] = "series"
     place: ClassVar[str] = "{study}/{dataset}/{row}-{seed}.json"
@@ -29,10 +24,10 @@ class Measurement(Sealed):
     row: str
     seed: int
     settings: dict[str, Any]
-    numbers: dict[str, float]
-    series: dict[str, list[float]]
-    picture: str | None = None
-    shape: tuple[int, ...] = ()
+    numbers: dict[str, float] = Field(description="for tables and claims")
+    series: dict[str, list[float]] = Field(description="for charts")
+    picture: str | None = Field(None, description="packed by advdrop.lab.studies.features.packed")
+    shape: tuple[int, ...] = Field((), description="of a tile of the picture")
     dataset_checksum: str
     versions: dict[str, str]
     commit: str | None

@@ -36,10 +36,8 @@ class Sealed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     digest: str = ""
-    columns: ClassVar[str]
-    """The field with lists of numbers, each of which becomes a line of the file."""
-    place: ClassVar[str]
-    """The file in a ledger, with the names of fields in braces."""
+    columns: ClassVar[str]  # the field with lists of numbers, each of which becomes a line of the file
+    place: ClassVar[str]  # the file in a ledger, with the names of fields in braces
 
     def same(self, other: Self) -> bool:
         """Return True if the other one has the same numbers."""
@@ -69,11 +67,7 @@ class Sealed(BaseModel):
 
 
 class Record(Sealed):
-    """A finished run.
-
-    ``curve`` has a list for each metric, with an entry for each epoch (None where it was not measured). ``config`` is
-    the whole configuration without the folder of the data.
-    """
+    """A finished run."""
 
     columns: ClassVar[str] = "curve"
     place: ClassVar[str] = "{suite}/{protocol}-{preset}/{column}/{row}-{seed}.json"
@@ -93,8 +87,8 @@ class Record(Sealed):
     milliseconds_per_update: float = Field(gt=0)
     seconds: float = Field(ge=0)
     parameters: int
-    curve: dict[str, list[float | None]]
-    config: dict[str, Any]
+    curve: dict[str, list[float | None]] = Field(description="for each metric, a value for each epoch or None")
+    config: dict[str, Any] = Field(description="the whole configuration without the folder of the data")
     shape: tuple[int, ...]
     examples: int
     test_images: int = Field(gt=0)

@@ -130,11 +130,6 @@ class Results:
         means = {row: round(summary.mean, 2) for row, summary in found.items() if summary is not None}
         return [row for row, mean in means.items() if mean == min(means.values())] if len(means) > 1 else []
 
-    @property
-    def reported(self) -> bool:
-        """Whether the paper has numbers for one of the columns that were run."""
-        return any(self.has_paper(column) for column in self.columns)
-
     def has_paper(self, column: str) -> bool:
         """Return True if the paper has numbers for a column."""
         return any(row.paper.get(column) for row in self.suite.rows.values())

@@ -36,12 +36,12 @@ COST = (
 
 def sections(results: Results) -> list[Section]:
     """Return the parts of a table of results; a part that would be empty is left out."""
-    printed = f"Bold as in the paper ({results.suite.source}; {results.suite.repeats} runs a number). "
+    printed = ""
+    if any(results.has_paper(column) for column in results.columns):
+        printed = f"Bold as in the paper ({results.suite.source}; {results.suite.repeats} runs a number). "
     different: list[list[str | Cell]] = [[Cell(key, "code"), here, there] for key, here, there in results.deviations]
     found = [
-        Section(
-            "", error_table(results), note=f"{printed if results.reported else ''}Marked: the lowest mean here. {SEEDS}"
-        ),
+        Section("", error_table(results), note=f"{printed}Marked: the lowest mean here. {SEEDS}"),
         Section("Beside the paper", lines=gaps(results)),
         *(Section(heading, lines=lines) for heading, lines in verdicts(results).items()),
         Section("Method against method, seed by seed", comparison_table(results), sentences(results), note=VERSUS),

@@ -109,9 +109,8 @@ class Suite(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
-        named: list[tuple[str, Collection[str], Collection[str]]] = [
-            ("compare has row", p, self.rows) for p in self.compare
-        ]
+        named: list[tuple[str, Collection[str], Collection[str]]]
+        named = [("compare has row", pair, self.rows) for pair in self.compare]
         named += [(f"rows.{key}.paper has column", row.paper, self.columns) for key, row in self.rows.items()]
         named += [(f"protocols.{key}.columns has", one.columns, self.columns) for key, one in self.protocols.items()]
         for what, given, known in named:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import advdrop
-from advdrop.lab.cli.main import _parse
+from advdrop.lab.cli.main import parse
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -47,7 +47,7 @@ def test_every_public_name_has_words():
 def test_commands_on_the_pages_parse(page):
     for command in re.findall(r"^advdrop (.+?)(?:  +#.*)?$", page.read_text(), re.MULTILINE):
         if not command.endswith("\\") and "tcp://" not in command:
-            _parse(command.replace("*", "x").split())
+            parse(command.replace("*", "x").split())
 
 
 def test_the_pages_build_without_a_warning(tmp_path):

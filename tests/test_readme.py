@@ -14,7 +14,7 @@ from torch import nn
 
 import advdrop
 from advdrop.lab.cli.compare import results_table
-from advdrop.lab.cli.main import _parse
+from advdrop.lab.cli.main import parse
 from page import IMAGES, PAGES, TABLES, filled, images
 
 ROOT = Path(__file__).parents[1]
@@ -98,4 +98,4 @@ def test_every_command_of_the_readme_parses():
     commands = re.findall(r"^advdrop (.+?)(?:  +#.*)?$", README, re.MULTILINE)
     assert len(commands) > 6
     for command in commands:
-        _parse(shlex.split(command))
+        parse(shlex.split(command))

@@ -32,7 +32,7 @@ def outcomes_in(monkeypatch, found, **errors):
         found.append((list(cells), jobs))
         for (method, seed), _ in reversed(cells.items()):
             error = errors.get(method.replace("-", "_"))
-            yield (method, seed), error or {"test_error_percent": 10.0 * seed, "milliseconds_per_update": 5.0}
+            yield (method, seed), error or {"test_error_percent": 10.0 * int(seed), "milliseconds_per_update": 5.0}
 
     monkeypatch.setattr(compare, "run_cells", backwards)
 
@@ -72,7 +72,7 @@ def test_a_stop_says_how_to_go_on(more, again, monkeypatch, capsys):
 
     monkeypatch.setattr(compare, "run_cells", stopped)
     assert main(["compare", *TINY, *more]) == 130
-    assert capsys.readouterr().err == f"advdrop: stopped with 1 of 3 runs done; {again} goes on\n"
+    assert capsys.readouterr().err == f"advdrop: stopped with 1 of 3 runs done; {again} continues\n"
 
 
 def test_dry_run_tells_the_jobs_and_divides_the_time(monkeypatch, capsys, tmp_path):
@@ -127,7 +127,7 @@ def test_one_choice_of_the_machine_is_made_for_all_runs(monkeypatch, capsys, tmp
         asked.append(config.method)
         return config.model_copy(update={"engine": config.engine.model_copy(update={"memory_format": next(formats)})})
 
-    monkeypatch.setattr(grid, "chosen", chosen)
+    monkeypatch.setattr(compare, "chosen", chosen)
     typed = ["compare", *TINY, "--updates", "2", "--methods", "dropout,pi", "--jobs", "1", "--quiet", "--out", "c"]
     assert main(typed) == 0
     assert main([*typed, "--seeds", "2"]) == 0  # as before, whatever the clock says now

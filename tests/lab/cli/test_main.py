@@ -3,16 +3,19 @@
 import functools
 import json
 import re
+import resource
 import subprocess
 import sys
 import warnings
 
 import numpy as np
 import pytest
+import yaml
 
 import advdrop
 from advdrop.lab.cli import prepare
 from advdrop.lab.cli.main import main
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.sources import SOURCES, load
 from advdrop.lab.engine import RunDirectory
 from advdrop.lab.engine.run import StoppedError
@@ -52,12 +55,17 @@ def test_the_command_is_there_and_knows_every_command():
     assert all(command in said for command in ("train", "compare", "evaluate", "show", "data"))
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["evaluate"], ["show"], ["data"], ["data", "get"]])
+COMMANDS = ["train", "compare", "reproduce", "report", "evaluate", "audit", "explain", "show"]
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in COMMANDS), ["data"], *(["data", name] for name in ("list", "get", "check"))]
+)
 def test_every_command_explains_itself(command, capsys):
     code, out, err = advdrop_says(capsys, *command, "--help")
     assert (code, err) == (0, "")
-    assert "usage: advdrop" in out
-    assert not re.search(r"default: (None|False|\[\])|required\)", out)
+    assert "Usage: advdrop" in out
+    assert not re.search(r"default: (None|False|\[\])", out)
 
 
 def test_version(capsys):
@@ -73,48 +81,64 @@ def test_no_command_shows_the_help_and_fails(capsys):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("tran", "there is no command 'tran' (did you mean train?)"),
-        ("train --lables 3", "there is no option --lables (did you mean --labels?)"),
-        ("train --labels many", "--labels takes a number or 'all', got 'many'"),
+        ("tran", "No such command 'tran'. Did you mean 'train'?; see advdrop --help"),
+        ("train --lables 3", "No such option: --lables (Possible options: --labels); see advdrop train --help"),
+        ("train --labels many", "labels must be a number of images or 'all', got 'many'"),
         ("train --labels 5", "labels=5 cannot be shared by 10 classes: each needs one at least"),
-        ("train --labels 0 --method sadd", "labels must be a number of images or 'all', got 0"),
+        ("train --labels 0 --method sadd", "labels must be a number of images or 'all', got '0'"),
         ("train --labels 2000 --dataset digits", "which has 1"),
         ("train --method vadd-lk", "'vadd-lk', which is unknown (did you mean vadd-kl?)"),
         ("train --method dropout+pi", "dropout is the method without any term"),
-        ("train --preset papers", "--preset must be 'auto', 'paper', 'authors' or 'robust', got 'papers'"),
+        ("train --preset papers", "'papers' is not one of 'auto', 'paper', 'authors', 'robust' (did you mean paper?)"),
         ("train --seed -1", "seed should be greater than or equal to 0, got -1"),
         ("train --updates 0", "training.updates should be greater than or equal to 1, got 0"),
         ("train --set network.detla=0.1", "there is no option network.detla (did you mean delta?)"),
         ("train --set objectiv.ramp=0.1", "there is no option objectiv (did you mean objective?)"),
         ("train --set network.name=resnet", "network.name is 'resnet', which is unknown"),
-        ("train --set labels=3", "labels is not set with --set: it has an option of its own, --labels"),
+        ("train --set labels=3", "labels=3 cannot be shared by 10 classes"),
+        ("train --set dataset=[1]", "dataset must be a text, got [1]"),
+        ("train --set method=1", "method must be a text, got 1"),
+        ("train --set preset=x", "preset must be one of auto, paper, authors, robust, got 'x'"),
+        ("train --set seed=x", "seed should be a valid integer"),
+        ("train --set training.labeled=2000000", "training.labeled=2000000 is too large for 4,000 examples"),
+        ("train --set training.updates=999999999999999999999999999999", "training.updates should be less than"),
+        ("train --seed 999999999999999999999999999999", "seed should be less than"),
+        ("train --updates 1e3", "Invalid value for '--updates': Input should be a valid integer"),
+        ("train --updates", "Option '--updates' requires an argument"),
+        ("train one two", "Got unexpected extra argument(s) (two)"),
+        ("train ../mine", "'../mine' is not a name for a run: it must not be empty, begin with a dot or contain /"),
+        ("train .mine", "'.mine' is not a name for a run"),
+        ("train --config nowhere.yaml", "Invalid value for '--config': file 'nowhere.yaml' does not exist"),
+        ("train --config broken.npz", "broken.npz is not YAML"),
         ("train --set delta", "--set takes KEY=VALUE"),
         ("train mnist", "mnist would be the name of the run; did you mean --dataset mnist?"),
         ("train vadd-kl", "did you mean --method vadd-kl?"),
-        ("train --updates 9 --set training.updates=8", "--updates and --set training.updates are the same"),
         ("train --dataset digits --set data.pad_crop=9", "nothing to reflect in images of 8×8"),
         ("train --set vadd-kl.search=iterated --set vadd-kl.order=smallest", "are for the first-order search"),
-        ("compare --methods vadd-kl,VADD-KL", "--methods has one of them twice"),
+        ("compare --methods vadd-kl,VADD-KL", "--methods names one of them twice"),
         ("train --set network.kernel=2", "kernel must be odd, got 2"),
         ("train --set engine.accelerator=quantum", "invalid accelerator name"),
         ("train --set engine.accelerator=tpu", "engine: "),
         ("train --dataset digits --set network.name=conv-large", "conv-large"),
         ("train --dataset mnits", "did you mean mnist?"),
         ("train --dataset broken.npz", "broken.npz"),
-        ("train --devices 3", "take a multiple of 3"),
+        ("train --devices 3", "use a multiple of 3"),
         ("train --resume nowhere", "nowhere is not a run: it has no config.yaml"),
         ("train --resume nowhere --seed 4", "leave out --seed"),
         ("compare --methods dropout,nothing", "'nothing', which is unknown"),
         ("compare --devices 2", "each run of a comparison is one process; use --devices and --nodes with"),
-        ("compare --seeds 0", "--seeds must be at least 1, got 0"),
+        ("compare --seeds 0", "'--seeds': Input should be greater than or equal to 1, got '0'"),
+        ("compare --seeds 1000000000", "Input should be less than or equal to 1000, got '1000000000'"),
+        ("compare --set seed=1", "--set seed is not for a comparison; use --seeds"),
+        ("compare --set vat.weight=2", "objective.terms has options of"),
         ("compare --set engine.devices=2", "each run of a comparison is one process"),
         ("compare --jobs 1 --set engine.accelerator=quantum", "invalid accelerator name"),
-        ("compare --jobs 0", "--jobs takes a number of processes, at least 1, or 'auto', got '0'"),
-        ("compare --jobs -1", "--jobs takes a number of processes, at least 1, or 'auto', got '-1'"),
-        ("compare --jobs x", "--jobs takes a number of processes, at least 1, or 'auto', got 'x'"),
+        ("compare --jobs 0", "--jobs takes a number of processes from 1 to 1000, or 'auto', got '0'"),
+        ("compare --jobs -1", "--jobs takes a number of processes from 1 to 1000, or 'auto', got '-1'"),
+        ("compare --jobs x", "--jobs takes a number of processes from 1 to 1000, or 'auto', got 'x'"),
         ("evaluate nowhere", "nowhere is not a run"),
-        ("evaluate", "the following arguments are required: RUN"),
-        ("show", "the following arguments are required: RUNS"),
+        ("evaluate", "Missing argument 'run'"),
+        ("show", "Missing argument"),
         ("show nowhere", "nowhere is not a run"),
         ("data get nothing", "no data set 'nothing'"),
         ("data check broken.npz", "broken.npz"),
@@ -129,6 +153,115 @@ def test_a_mistake_is_one_line_exit_code_2_and_nothing_left_behind(typed, said, 
     assert "Traceback" not in err
     assert out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["broken.npz"]
+
+
+FILE = """
+dataset: digits
+labels: 20
+method: vat
+network:
+  name: mlp
+  hidden: [16, 8]
+  delta: 0.3
+training: {updates: 4, epoch_updates: 2}
+vat: {weight: 1e-1}  # short for objective.terms.vat
+engine: {accelerator: cpu}
+"""
+
+
+def config_in(out):
+    return RunConfig.of(yaml.safe_load(out))
+
+
+def test_a_file_wins_over_the_recipe_options_over_the_file_and_set_over_all(capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text(FILE)
+    code, out, _ = advdrop_says(capsys, "train", "--config", "mine.yaml", "--dry-run")
+    assert code == 0
+    config = config_in(out)
+    assert (config.dataset, config.labels, config.method, config.seed) == ("digits", 20, "vat", 0)
+    assert (config.network.hidden, config.objective.terms.vat.weight, config.training.updates) == ((16, 8), 0.1, 4)
+    typed = ["--updates", "6", "--labels", "30", "--seed", "5", "--precision", "bf16"]
+    over = config_in(advdrop_says(capsys, "train", "--config", "mine.yaml", "--dry-run", *typed)[1])
+    assert over.differences(config) == ["engine.precision", "labels", "seed", "training.updates"]
+    assert (over.labels, over.seed, over.training.updates) == (30, 5, 6)
+    sets = ["--set", "training.updates=7", "--set", "labels=all", "--set", "vat.weight=3"]
+    last = config_in(advdrop_says(capsys, "train", "--config", "mine.yaml", "--dry-run", *typed, *sets)[1])
+    assert (last.labels, last.training.updates, last.objective.terms.vat.weight, last.seed) == ("all", 7, 3.0, 5)
+
+
+def test_the_configuration_of_a_run_is_a_file_for_another(capsys, tmp_path):
+    assert advdrop_says(capsys, "train", "mine", *TINY, "--quiet", "--seed", "3")[0] == 0
+    path = tmp_path / "runs" / "mine" / "config.yaml"
+    assert advdrop_says(capsys, "train", "again", "--config", str(path), "--quiet")[0] == 0
+    first, again = (RunDirectory.open(tmp_path / "runs" / name) for name in ("mine", "again"))
+    assert again.config == first.config
+    assert again.model.read_bytes() == first.model.read_bytes()
+
+
+def test_a_comparison_takes_a_file_and_gives_each_method_its_own_options(capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text(FILE + "seed: 9\nvadd-kl: {steps: 7}\n")
+    typed = ["compare", "--config", "mine.yaml", "--methods", "dropout,vat,vadd-kl", "--out", "c", "--jobs", "1"]
+    assert advdrop_says(capsys, *typed, "--quiet")[0] == 0
+    terms = {
+        name: RunDirectory.open(tmp_path / "c" / f"{name}-0").config.objective.terms for name in typed[4].split(",")
+    }
+    assert (terms["vat"].vat.weight, terms["vadd-kl"].vadd_kl.steps) == (0.1, 7)
+    assert terms["dropout"].chosen() == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("netwrok: {delta: 1}", "there is no option netwrok (did you mean network?)"),
+        ("network: {detla: 1}", "there is no option network.detla (did you mean delta?)"),
+        ("vatt: {weight: 1}", "there is no option vatt (did you mean vat?)"),
+        ("network: mlp", "network should be a section of options, got 'mlp'"),
+        ("- 1", "mine.yaml holds no configuration"),
+        ("a: [", "mine.yaml is not YAML"),
+        ("a: " + "[" * 5000, "mine.yaml is nested too deeply; a configuration has at most four levels"),
+        ("network: " + "{a: " * 200 + "1" + "}" * 200, "there is no option network.a"),
+        ("training: {updates: " + "9" * 30 + "}", "training.updates should be less than"),
+        ("seed: " + "9" * 5000, "mine.yaml is not YAML: Exceeds the limit"),
+        ("? [1]\n: 2", "mine.yaml is not YAML"),
+        ("1: 2", "1 keys should be strings, got 1"),
+        ("labels: -3", "labels must be a number of images or 'all', got -3"),
+        ("dataset:", "dataset must be a text, got None"),
+    ],
+)
+def test_a_file_that_is_wrong_is_told_in_one_line(content, said, capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text(content)
+    for command in ("train", "compare"):
+        code, out, err = advdrop_says(capsys, command, "--config", "mine.yaml")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+        assert len(err) < 300
+
+
+def test_help_imports_nothing_heavy_and_takes_little_time():
+    code = "import sys; from advdrop.lab.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    found = subprocess.run([sys.executable, "-c", code, "train", "--help"], capture_output=True, text=True, check=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5
+    assert not {"torch", "lightning", "numpy", "scipy"} & set(found.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("advdrop tr", "train"),
+        ("advdrop train --lab", "--labels"),
+        ("advdrop train --preset ro", "robust"),
+        ("advdrop train --dataset fa", "fashion-mnist"),
+        ("advdrop train --method vadd-kl+vadd-q", "vadd-kl+vadd-qe"),
+        ("advdrop reproduce figure", "figure2"),
+    ],
+)
+def test_words_are_completed(words, found, monkeypatch, capsys):
+    monkeypatch.setenv("_ADVDROP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    main([])
+    assert found in capsys.readouterr().out.split()
 
 
 def test_the_environment_is_no_option(capsys, monkeypatch):
@@ -261,7 +394,7 @@ def test_data_list_and_check(capsys):
     assert code == 0
     assert re.search(r"\| mnist5k +\| 1x28x28 \| 4,000 +\| 1,000 ", out)
     assert "advdrop data get cifar10" in out
-    assert "Looked for in nowhere" in out
+    assert "The folder is nowhere" in out
     code, out, _ = advdrop_says(capsys, "data", "check", "digits")
     assert code == 0
     assert "10 classes" in out
@@ -281,7 +414,7 @@ def test_what_goes_wrong_on_the_way_has_its_own_code(error, code, capsys, monkey
     def fail(_):
         raise error
 
-    monkeypatch.setattr("advdrop.lab.cli.show.run", fail)
+    monkeypatch.setattr("advdrop.lab.cli.show.run_show", fail)
     found, out, err = advdrop_says(capsys, "show", "x")
     assert (found, out) == (code, "")
     assert err.startswith(f"advdrop: {error}" if str(error) else "advdrop: stopped")

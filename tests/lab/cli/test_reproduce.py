@@ -115,7 +115,7 @@ def test_failed_cells_are_told_at_the_end_and_tried_again_on_demand(suite, capsy
     assert main(typed) == 1
     said = capsys.readouterr()
     assert "advdrop: few random seed 0: no space left" in said.err
-    assert "1 cells failed; --retry tries them again" in said.err
+    assert "1 cells failed; --retry runs them again" in said.err
     assert "Random flips" in said.out  # the rest is shown
     assert main(typed) == 1  # left out, and still told
     assert "no space left" in capsys.readouterr().err
@@ -146,7 +146,7 @@ def test_without_a_name_the_suites_are_listed(capsys):
         (["tabel1"], "suite 'tabel1', which is unknown (did you mean table1?)"),
         (["SUITE", "--only", "vad-kl"], "--only has 'vad-kl', which is unknown (did you mean vadd-kl?)"),
         (["SUITE", "--protocol", "long"], "protocol 'long', which is unknown"),
-        (["SUITE", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["SUITE", "--seeds", "0"], "'--seeds': Input should be greater than or equal to 1, got '0'"),
         (["SUITE", "--jobs", "0"], "--jobs takes a number of processes"),
         (["SUITE", "--scheduler", "tcp://127.0.0.1:1"], "--scheduler tcp://127.0.0.1:1: no Dask scheduler answers"),
     ],

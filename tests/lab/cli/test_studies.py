@@ -92,7 +92,7 @@ def test_dry_runs_write_nothing(capsys):
     [
         (["figure2", "--columns", "mnist6k"], "--columns has 'mnist6k'"),
         (["figure2", "--only", "dropot"], "did you mean dropout"),
-        (["figure3", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["figure3", "--seeds", "0"], "'--seeds': Input should be greater than or equal to 1, got '0'"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(typed, message, capsys):
@@ -171,7 +171,7 @@ def test_runs_are_audited_side_by_side(run, capsys):
 
 def test_what_cannot_be_audited_is_told(run, capsys):
     for typed, message in (
-        ([str(run), "--images", "0"], "--images must be at least 1, got 0"),
+        ([str(run), "--images", "0"], "'--images': Input should be greater than or equal to 1, got '0'"),
         (["nowhere"], "nowhere is not a run"),
         ([str(run), "--budgets", "-3"], "budgets"),
     ):

@@ -1,1 +1,1 @@
-"""The command line: ``advdrop train``, ``compare``, ``evaluate``, ``data`` and ``show``."""
+"""The command line: ``advdrop train``, ``compare``, ``reproduce``, ``report`` and others."""

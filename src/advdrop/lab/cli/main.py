@@ -1,11 +1,10 @@
-"""Parse, dispatch, and turn every mistake into one line and an exit code.
+"""Parse the command line, run the command, and turn every error into one line and an exit code.
 
-0: done. 1: it went wrong on the way. 2: it was asked for wrongly, and nothing was left behind. 130: stopped by Ctrl-C.
+0: done. 1: something failed on the way. 2: a wrong option or wrong data; nothing was written. 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
 import re
@@ -16,12 +15,75 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_settings import CliApp, CliSettingsSource, SettingsError, get_subcommand
+import typer
+from pydantic import ValidationError
+from typer.exceptions import TyperException
 
 import advdrop
 from advdrop.lab.cli import options
 from advdrop.suggest import did_you_mean
+
+APP = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["--help", "-h"]})
+DATA = typer.Typer(no_args_is_help=True, help="List, download and check data sets.")
+PANELS: dict[str, dict[type[Any], str]] = {
+    "Train": {options.Train: "train.run_train", options.Compare: "compare.run_compare"},
+    "Results": {
+        options.Show: "show.run_show",
+        options.Report: "report.run_report",
+        options.Evaluate: "networks.run_evaluate",
+        options.Audit: "networks.run_audit",
+        options.Explain: "networks.run_explain",
+    },
+    "Paper": {options.Reproduce: "reproduce.run_reproduce"},
+    "Data": {options.DataList: "data.run_list", options.DataGet: "data.run_get", options.DataCheck: "data.run_check"},
+}
+FUNCTIONS = {command: function for commands in PANELS.values() for command, function in commands.items()}
+"""The function that runs each command, by the class of its options."""
+
+for panel, commands in PANELS.items():
+    for command in commands:  # the docstring is the help, and its examples come below the options
+        about, _, examples = (inspect.getdoc(command) or "").partition("\n\nExamples:\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in about.split("\n\n"))
+        epilog = f"Examples:\n{examples}" if examples else None
+        app, place = (DATA, None) if panel == "Data" else (APP, panel)
+        name = command.__name__.removeprefix("Data").lower()
+        app.command(name, help=text, epilog=epilog, rich_help_panel=place)(command)
+APP.add_typer(DATA, name="data", rich_help_panel="Data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"advdrop {advdrop.__version__}")
+        raise typer.Exit
+
+
+@APP.callback(epilog="Start with: advdrop train\nFor the options of a command: advdrop train --help")
+def _top(
+    version: bool = typer.Option(False, "--version", help="Show the version.", callback=_print_version),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error. Works with every command."),
+) -> None:
+    """Adversarial dropout for PyTorch (Park, Park, Shin and Moon, AAAI 2018)."""
+
+
+def parse(arguments: Sequence[str]) -> Any:
+    """Return the options of the command, or the exit code if there is nothing to run."""
+    try:
+        return typer.main.get_command(APP).main(list(arguments), "advdrop", standalone_mode=False)
+    except TyperException as error:
+        if not error.format_message():  # the help was shown instead
+            return 2
+        raise ValueError(_usage(error)) from error
+
+
+def _usage(error: TyperException) -> str:
+    """Return the complaint with the value that was typed, a suggestion, and where to look."""
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    if isinstance(error.__cause__, ValidationError):
+        given = error.__cause__.errors()[0]["input"]
+        choices = re.findall(r"'(.*?)'", message.partition(" is not one of ")[2])
+        message += did_you_mean(str(given), choices) if choices else f", got {given!r}"
+    context = getattr(error, "ctx", None)
+    return f"{message}; see {context.command_path} --help" if context else message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,62 +92,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in typed
     warnings.formatwarning = lambda message, *_, **__: f"advdrop: {message}\n"
     try:
-        return _dispatch(_parse(typed))
-    except SystemExit as stop:  # --help; and what Lightning makes of a second signal
-        asked = (stop.code == 0 and "--help" in typed) or "-h" in typed
-        return 0 if asked else _complain("stopped at once; what the last checkpoint has can be resumed", 130, debug)
+        parsed = parse([word for word in typed if word != "--debug"])
+        return parsed if isinstance(parsed, int) else _run(parsed)
+    except SystemExit:  # Lightning exits at a second signal
+        return _complain("stopped at once; resume from the last checkpoint", 130, debug)
     except KeyboardInterrupt:
         return _complain("stopped", 130, debug)
-    except BrokenPipeError:  # whoever was reading, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return _complain(_told(error), _code(error), debug)
+        usage = isinstance(error, ValueError | TypeError | OSError)
+        message = str(error) if usage or isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
+        return _complain(message or type(error).__name__, getattr(error, "exit_code", 2 if usage else 1), debug)
 
 
-def _code(error: Exception) -> int:
-    """The exit code of what went wrong; an error may bring its own."""
-    asked_wrongly = isinstance(error, ValueError | TypeError | OSError)
-    return int(getattr(error, "exit_code", 2 if asked_wrongly else 1))
-
-
-def _told(error: Exception) -> str:
-    own = isinstance(error, ValueError | TypeError | OSError | RuntimeError)
-    return str(error) or type(error).__name__ if own else f"{type(error).__name__}: {error}"
-
-
-def _parse(typed: list[str]) -> BaseModel:
-    try:
-        source: CliSettingsSource[Any] = CliSettingsSource(options.Advdrop, formatter_class=Help)
-        return CliApp.run(options.Advdrop, cli_args=typed, cli_settings_source=source)
-    except SettingsError as error:
-        raise ValueError(_unparsed(str(error), typed)) from None
-    except ValidationError as error:
-        raise ValueError(_invalid(error)) from None
-
-
-def _dispatch(parsed: BaseModel) -> int:
-    if getattr(parsed, "version", False):
-        print(f"advdrop {advdrop.__version__}")
-        return 0
-    command = get_subcommand(parsed, is_required=False)
-    if command is None:
-        main(["--help"])
-        return 2
-    if isinstance(command, options.Data):
-        command = get_subcommand(command, is_required=False)
-        if command is None:
-            main(["data", "--help"])
-            return 2
-    # The commands import torch and Lightning: seconds, which only those who need them should wait for.
-    name = re.sub(r"(?<=[a-z])[A-Z].*", "", type(command).__name__).lower()
+def _run(parsed: Any) -> int:
+    """Import the module of the command, which takes seconds, and run it."""
     terminal = sys.stderr.isatty()
     if terminal:
         print("starting ...", end="", file=sys.stderr, flush=True)
-    module = import_module(f"advdrop.lab.cli.{name}")
+    module, _, function = FUNCTIONS[type(parsed)].partition(".")
+    run = getattr(import_module(f"advdrop.lab.cli.{module}"), function)
     if terminal:
         print("\r            \r", end="", file=sys.stderr, flush=True)
-    code: int = module.run(command)
+    code: int = run(parsed)
     return code
 
 
@@ -94,64 +125,3 @@ def _complain(message: str, code: int, debug: bool) -> int:
         traceback.print_exc()
     print(f"advdrop: {' '.join(message.split())}", file=sys.stderr)
     return code
-
-
-def _unparsed(message: str, typed: list[str]) -> str:
-    """What argparse could not make sense of, in one line."""
-    message = message.removeprefix("error parsing CLI: ").removeprefix("Error parsing CLI: ")
-    if message.startswith("unrecognized arguments: "):
-        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
-        model = _command(typed)
-        known = [f"--{name.replace('_', '-')}" for name in model.model_fields]
-        where = "" if model is options.Advdrop else f" of advdrop {typed[0]}"
-        return f"there is no option {unknown}{did_you_mean(unknown, known)}; the options{where} are in its --help"
-    if found := re.match(r"argument \{.*\}: invalid choice: '(.*?)' \(choose from (.*)\)", message):
-        known = re.findall(r"'(.*?)'", found[2]) or re.split(r", *", found[2])
-        return f"there is no command {found[1]!r}{did_you_mean(found[1], known)}; there are {', '.join(known)}"
-    return message
-
-
-def _invalid(error: ValidationError) -> str:
-    """What pydantic did not accept, in one line."""
-    first = error.errors(include_url=False)[0]
-    names = [str(part) for part in first["loc"] if isinstance(part, str) and re.fullmatch(r"[a-z_]+", part)]
-    option = next((name for name in reversed(names) if name not in ("int", "literal")), "")
-    given = first["input"]
-    if option == "labels":
-        return f"--labels takes a number or 'all', got {given!r}"
-    if first["type"] == "extra_forbidden":
-        return f"there is no option --{option.replace('_', '-')}"
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"--{option.replace('_', '-')} {message}, got {given!r}"
-
-
-def _command(typed: list[str]) -> type[BaseModel]:
-    model: type[BaseModel] = options.Advdrop
-    for word in typed:
-        field = model.model_fields.get(word)
-        inner = [t for t in getattr(field and field.annotation, "__args__", ()) if isinstance(t, type)]
-        if field is None or not inner or not issubclass(inner[0], BaseModel):
-            break
-        model = inner[0]
-    return model
-
-
-class Help(argparse.RawDescriptionHelpFormatter):
-    """argparse's help with the option's own name for its value, and no defaults that say nothing."""
-
-    def __init__(self, prog: str, **more: Any) -> None:
-        super().__init__(prog, **{"max_help_position": 28, **more})
-
-    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        return action.dest.rpartition(".")[2].rpartition(":")[2].upper()
-
-    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
-        if isinstance(action.metavar, str) and not action.metavar.startswith("{") and action.option_strings:
-            action.metavar = action.option_strings[-1].lstrip("-").replace("-", "_").upper()
-        return super()._metavar_formatter(action, default_metavar)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return super()._fill_text(inspect.cleandoc(text), width, indent)
-
-    def _expand_help(self, action: argparse.Action) -> str:
-        return re.sub(r" ?\((default: (None|False|null|\[\])|required)\)", "", super()._expand_help(action))

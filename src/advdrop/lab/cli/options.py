@@ -1,146 +1,196 @@
-"""What can be typed behind ``advdrop``. Imports no torch: help must come at once."""
+"""The options of each command. Imports no torch, so that help is fast."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_settings import (
-    BaseSettings,
-    CliPositionalArg,
-    CliSubCommand,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from typer import Argument, Option
 
-from advdrop.lab.choices import Labels, Precision, PresetChoice, PresetName
+from advdrop.lab.choices import DATASETS, Precision, PresetChoice, PresetName
 
-Folder = Annotated[Path, AfterValidator(Path.expanduser)]
+SUITES = [path.stem for path in (Path(__file__).parents[1] / "suites" / "paper").glob("*.yaml")]
+MOST_SEEDS = 1000
+"""No command runs more seeds than this. A larger number is a typing mistake."""
 
 
-def _some_jobs(jobs: Any) -> Any:
-    if jobs != "auto" and not (str(jobs).isdecimal() and int(jobs) > 0):
-        raise ValueError("takes a number of processes, at least 1, or 'auto'")
-    return jobs
+def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    return Option(default, *names, help=about, rich_help_panel=panel, **more)
 
 
-Jobs = Annotated[int | Literal["auto"], BeforeValidator(_some_jobs)]
+def _argument(default: Any, about: str, **more: Any) -> Any:
+    return Argument(default, help=about, **more)
 
 
-class Command(BaseModel):
-    """What every command takes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    debug: bool = Field(False, description="show the traceback of an error")
+def _home(path: Path | None) -> Path | None:
+    return path.expanduser() if path is not None else None
 
 
-class Recipe(Command):
-    """What is trained, and on what."""
+def _commas(texts: list[str]) -> list[str]:
+    return [name for text in texts for name in text.split(",")]
 
-    dataset: str = Field("mnist5k", description="a name (advdrop data list), an .npz file or a folder of images")
-    data_dir: Folder | None = Field(None, description="where the files are; else $ADVDROP_DATA, else a cache folder")
-    labels: Labels = Field(100, description="labels that are kept, as many of each class; 'all' is supervised")
-    preset: PresetChoice = Field(
-        "auto",
-        description="paper: as printed; authors: as released; robust: for data that nobody tuned for; auto: paper for "
-        "the paper's data sets, robust for all others",
+
+def _complete_method(incomplete: str) -> Iterator[tuple[str, str]]:
+    """Complete the last term of a sum, or of a list of methods."""
+    from advdrop.lab.config.terms import METHODS
+
+    start = max(incomplete.rfind(mark) for mark in "+,") + 1
+    for name, method in METHODS.items():
+        if name.startswith(incomplete[start:]):
+            yield incomplete[:start] + name, str(method.__doc__)
+
+
+def _complete(names: Sequence[str]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+_what = partial(_option, panel="What is trained")
+_machine = partial(_option, panel="Machine")
+_names = partial(_what, [], callback=_commas)
+_file = partial(_option, panel="Files", callback=_home)
+_data_dir = partial(_file, None, "Folder of the data files.", show_default="$ADVDROP_DATA, else a cache folder")
+_jobs = partial(_machine, "auto", "Runs at a time. auto: what cores and memory allow.", metavar="<int|auto>")
+_quiet = partial(_option, False, "Show no progress.", "--quiet")
+_dry_run = partial(_option, False, "Show what would be run and how long it would take.", "--dry-run")
+_json = partial(_option, False, "Print JSON.", "--json")
+
+
+@dataclass(kw_only=True)
+class Recipe:
+    """The options that ``train`` and ``compare`` share."""
+
+    dataset: str | None = _what(
+        None,
+        "Name of a data set (see advdrop data list), an .npz file or a folder of images.",
+        show_default="mnist5k",
+        autocompletion=_complete(DATASETS),
     )
-    updates: int | None = Field(None, description="length of the training; schedules shrink with it")
-    set: list[str] = Field(
-        [], description="any other choice as KEY=VALUE, such as network.delta=0.01; --dry-run shows all"
+    labels: str | None = _what(
+        None, "Labels to keep, as many of each class, or 'all'.", metavar="<int|all>", show_default="100"
     )
-    devices: int | None = Field(None, description="processes on this machine, each with a part of the batch")
-    nodes: int | None = Field(None, description="machines")
-    precision: Precision | None = Field(
-        None, description="of the passes: 32 (default), bf16, fp16, or auto: bf16 if it is faster on this machine"
+    preset: PresetChoice | None = _what(
+        None,
+        "paper: as printed. authors: as in the released code. robust: for data that nothing was tuned on. "
+        "auto: paper for the data sets of the paper, robust for all others.",
+        show_default="auto",
     )
-    force: bool = Field(False, description="replace what an earlier run of that name left")
-    quiet: bool = Field(False, description="no progress")
+    updates: int | None = _what(None, "Length of the training. Schedules shrink with it.")
+    config: Path | None = _what(
+        None,
+        "YAML file with any part of a configuration, such as the config.yaml of a run.",
+        exists=True,
+        dir_okay=False,
+    )
+    set: list[str] = _what(
+        [], "Any other setting, such as network.delta=0.01. --dry-run lists all of them.", metavar="KEY=VALUE"
+    )
+    data_dir: Path | None = _data_dir()
+    devices: int | None = _machine(None, "Processes on this machine. Each gets a part of the batch.")
+    nodes: int | None = _machine(None, "Number of machines.")
+    precision: Precision | None = _machine(None, "auto: bf16 if it is faster on this machine.", show_default="32")
+    force: bool = _option(False, "Replace an earlier run of the same name.", "--force", panel="Files")
+    quiet: bool = _quiet()
+    dry_run: bool = _dry_run()
 
 
+@dataclass(kw_only=True)
 class Train(Recipe):
     """Train one network.
 
-    With nothing else said, vadd-kl on the 5,000 digits that come with it, with 100 labels.
+    Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, and sums of them such
+    as vadd-kl+vat.
 
-    Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips,
-    entropy, and sums of them, such as vadd-kl+vat.
+    The data set has a recipe with all settings. --config wins over the recipe, other options win over --config, and
+    --set wins over all.
 
     Examples:
       advdrop train
       advdrop train --method pi --labels 200 --seed 1
-      advdrop train first --dataset mnist --labels 1000 --data-dir ~/data --updates 12000
+      advdrop train first --dataset mnist --labels 1000 --data-dir ~/data
       advdrop train --dataset my.npz --labels all --set network.delta=0.1
+      advdrop train --config my.yaml --dry-run
       advdrop train --resume runs/first
     """
 
-    name: CliPositionalArg[str | None] = Field(None, description="name of the run, a folder in runs/")
-    method: str = Field("vadd-kl", description="what is added to the cross-entropy")
-    seed: int = Field(0, description="of the split, the initialization, the order and the noise")
-    out: Folder | None = Field(None, description="the run directory, instead of runs/NAME")
-    resume: Folder | None = Field(None, description="go on with this run directory; nothing else is needed")
-    dry_run: bool = Field(False, description="show the whole configuration and how long it will take")
+    name: str | None = _argument(None, "Name of the run, a folder in runs/.", show_default="DATASET-LABELS-METHOD-SEED")
+    method: str | None = _what(
+        None, "What is added to the cross-entropy.", show_default="vadd-kl", autocompletion=_complete_method
+    )
+    seed: int | None = _what(None, "Seed of the split, the initialization, the order and the noise.", show_default="0")
+    out: Path | None = _file(None, "Run directory, instead of runs/NAME.")
+    resume: Path | None = _file(None, "Continue the run in this directory, with its configuration.")
 
 
+@dataclass(kw_only=True)
 class Compare(Recipe):
-    """Train several methods on the same splits and put them in one table.
+    """Train several methods on the same splits and compare them in one table.
 
-    Runs that are there already are kept: finished ones are read, others gone on with.
+    Finished runs are kept, and interrupted runs are continued. The method and the seed of a --config file are not used.
 
     Examples:
       advdrop compare
-      advdrop compare --methods dropout,pi,vat,vadd-kl,vadd-qe --labels 100 --seeds 3
+      advdrop compare --methods dropout,pi,vat,vadd-kl --labels 100 --seeds 3
       advdrop compare --jobs 1
     """
 
-    methods: list[str] = Field(["dropout", "pi", "vadd-kl"], description="methods, with commas between them")
-    seeds: int = Field(1, description="runs of each method, with seeds 0, 1, ...; one seed is one split for all")
-    out: Folder | None = Field(None, description="folder of the run directories, instead of runs/compare-...")
-    jobs: Jobs = Field(
-        "auto", description="runs at a time, in processes that share the cores; auto: what cores and memory allow"
+    methods: list[str] = _what(
+        ["dropout", "pi", "vadd-kl"],
+        "Methods, separated by commas.",
+        metavar="METHODS",
+        callback=_commas,
+        autocompletion=_complete_method,
     )
-    dry_run: bool = Field(False, description="show the runs and how long they will take")
+    seeds: int = _what(1, "Runs of each method, with seeds 0, 1, ...", min=1, max=MOST_SEEDS)
+    out: Path | None = _file(None, "Folder of the run directories.", show_default="runs/compare-DATASET-LABELS")
+    jobs: str = _jobs()
 
 
-class Reproduce(Command):
-    """Run a table or a figure of the paper and set it beside what the paper says.
+@dataclass(kw_only=True)
+class Reproduce:
+    """Run a table or a figure of the paper and compare it with the paper.
 
-    Cells are runs of their own: finished ones are read, others gone on with, failed ones told at the end. Each one
-    that is finished becomes a record, and the table is made of the records.
+    Without a name, list what can be run. Each cell of a table is a run. Finished cells are read, interrupted cells are
+    continued. Each finished cell becomes a record, and the table is made from the records.
 
     Examples:
-      advdrop reproduce                                      (lists the suites)
+      advdrop reproduce
       advdrop reproduce table1 --dry-run
       advdrop reproduce table1 --only dropout,pi,vadd-kl --seeds 3 --data-dir ~/data
       advdrop reproduce table2 --protocol paper --scheduler tcp://10.0.0.1:8786
-      advdrop reproduce figure2                              (and figure3, theory; no download)
+      advdrop reproduce figure2
     """
 
-    suite: CliPositionalArg[str | None] = Field(None, description="a table or a figure, or a YAML file of your own")
-    protocol: str = Field("short", description="short: what two CPU cores can do; paper: the paper's length")
-    preset: PresetName = Field("paper", description="the choices the paper leaves open: its text, or its released code")
-    only: list[str] = Field([], description="rows, with commas between them")
-    columns: list[str] = Field([], description="columns, with commas between them")
-    seeds: int | None = Field(None, description="runs of each cell, with seeds 0, 1, ..., if not the protocol's number")
-    data_dir: Folder | None = Field(None, description="where the files are; else $ADVDROP_DATA, else a cache folder")
-    results: Folder = Field(Path("results"), description="the folder of the records")
-    out: Folder = Field(Path("runs/reproduce"), description="folder of the run directories")
-    missing: bool = Field(False, description="leave out the cells that have a record")
-    retry: bool = Field(False, description="try cells again that failed before")
-    jobs: Jobs = Field(
-        "auto", description="runs at a time, in processes that share the cores; auto: what cores and memory allow"
+    suite: str | None = _argument(
+        None,
+        "A table or a figure, or a YAML file of your own.",
+        autocompletion=_complete([*SUITES, "figure2", "figure3", "theory"]),
     )
-    scheduler: str | None = Field(
-        None, description="address of a Dask scheduler whose workers run the cells and share these folders"
+    protocol: str = _what("short", "short: what two CPU cores can do. paper: the length of the paper.")
+    preset: PresetName = _what("paper", "Where the paper leaves a choice open: as printed, or as in the released code.")
+    only: list[str] = _names("Rows, separated by commas.", metavar="ROWS")
+    columns: list[str] = _names("Columns, separated by commas.", metavar="COLUMNS")
+    seeds: int | None = _what(
+        None, "Runs of each cell, with seeds 0, 1, ...", min=1, max=MOST_SEEDS, show_default="as the protocol says"
     )
-    dry_run: bool = Field(False, description="show the cells and how long they will take")
-    quiet: bool = Field(False, description="no progress")
+    missing: bool = _what(False, "Skip cells that have a record.", "--missing")
+    retry: bool = _what(False, "Run failed cells again.", "--retry")
+    jobs: str = _jobs()
+    scheduler: str | None = _machine(
+        None, "Address of a Dask scheduler. Its workers run the cells and must see the same folders."
+    )
+    data_dir: Path | None = _data_dir()
+    results: Path = _file(Path("results"), "Folder of the records.")
+    out: Path = _file(Path("runs/reproduce"), "Folder of the run directories.")
+    quiet: bool = _quiet()
+    dry_run: bool = _dry_run()
 
 
-class Report(Command):
-    """Put results in one page: tables beside the paper's, statistics, curves, and the commands to run them again.
+@dataclass(kw_only=True)
+class Report:
+    """Show results on one page: tables beside those of the paper, statistics, curves, and the commands behind them.
 
     Examples:
       advdrop report results -o report.html
@@ -148,149 +198,113 @@ class Report(Command):
       advdrop report results/table1 --format latex
     """
 
-    results: CliPositionalArg[list[Folder]] = Field(
-        description="records, run directories, folders of them; and the YAML files of suites of your own"
+    results: list[Path] = _argument(
+        ..., "Records, run directories or folders of them, and the YAML files of your own suites."
     )
-    out: Folder | None = Field(
-        None, validation_alias=AliasChoices("o", "out"), description="the file to write (default: report.html)"
-    )
-    format: Literal["html", "markdown", "csv", "json", "latex"] | None = Field(
-        None, description="by the ending of the file if it is not given; all but html are printed without a file"
+    out: Path | None = _file(None, "File to write.", "--out", "-o", show_default="report.html")
+    format: Literal["html", "markdown", "csv", "json", "latex"] | None = _option(
+        None, "Without --out, all but html are printed.", show_default="by the ending of the file, else html"
     )
 
 
-class Evaluate(Command):
-    """Measure a finished run again, from its weights.
+@dataclass(kw_only=True)
+class MovedData:
+    """The options of commands that read the data of a run again."""
+
+    data_dir: Path | None = _file(None, "Folder of the data files, if they were moved.")
+    dataset: str | None = _option(None, "Path of your own data, if they were moved.", panel="Files")
+
+
+@dataclass(kw_only=True)
+class Evaluate(MovedData):
+    """Measure the test error of a finished run again, from its weights.
 
     Examples:
       advdrop evaluate runs/mnist5k-100-vadd-kl-0
     """
 
-    run: CliPositionalArg[Folder] = Field(description="a run directory")
-    data_dir: Folder | None = Field(None, description="where the data are now, if not where they were")
-    dataset: str | None = Field(None, description="where your own data are now, if not where they were")
-    json_: bool = Field(False, alias="json", description="print JSON")
+    run: Path = _argument(..., "Directory of a finished run.")
+    json: bool = _json()
 
 
-class Explain(Command):
-    """Show what the mask search does with one test image: masks, Jacobian, flips, class probabilities.
+@dataclass(kw_only=True)
+class Explain(MovedData):
+    """Draw what the mask search does with one test image: masks, Jacobian, flips and class probabilities.
 
     Examples:
       advdrop explain runs/mnist5k-100-vadd-kl-0 --image 7
       advdrop explain runs/first --image 7 --target label --delta 0.05 -o seven.svg
     """
 
-    run: CliPositionalArg[Folder] = Field(description="the directory of a finished run")
-    image: int = Field(0, description="its number among the test images")
-    target: Literal["output", "label"] | None = Field(
-        None, description="what the output is driven away from: the network's own output (VAdD) or the label (SAdD)"
+    run: Path = _argument(..., "Directory of a finished run.")
+    image: int = _option(0, "Number of the test image.")
+    target: Literal["output", "label"] | None = _option(
+        None,
+        "What the mask moves the output away from: the output without flips (VAdD), or the label (SAdD).",
+        show_default="that of the method",
     )
-    delta: float | None = Field(None, description="share of the units that may be flipped, if not that of the run")
-    seed: int = Field(0, description="of the sampled mask")
-    out: Folder | None = Field(
-        None, validation_alias=AliasChoices("o", "out"), description="the file to write (default: explain-IMAGE.svg)"
-    )
-    data_dir: Folder | None = Field(None, description="where the data are now, if not where they were")
-    dataset: str | None = Field(None, description="where your own data are now, if not where they were")
+    delta: float | None = _option(None, "Share of the units that may be flipped.", show_default="that of the run")
+    seed: int = _option(0, "Seed of the sampled mask.")
+    out: Path | None = _file(None, "File to write.", "--out", "-o", show_default="explain-IMAGE.svg")
 
 
-class Audit(Command):
-    """How fragile networks are to losing units: the worst ones, and random ones.
+@dataclass(kw_only=True)
+class Audit:
+    """Measure how much accuracy networks lose when units fail: the worst units, and random units.
 
     Examples:
       advdrop audit runs/mnist5k-100-vadd-kl-0
-      advdrop audit runs/demo/* --images 200 -o audit.svg
+      advdrop audit runs/demo --images 200 -o audit.svg
     """
 
-    runs: CliPositionalArg[list[Folder]] = Field(description="directories of finished runs, side by side in one table")
-    images: int = Field(500, description="test images to look at, the first ones")
-    budgets: list[int] = Field([1, 2, 4, 8, 16, 32, 64], description="numbers of lost units, with commas between them")
-    draws: int = Field(10, description="random masks for each number")
-    out: Folder | None = Field(
-        None, validation_alias=AliasChoices("o", "out"), description="the figure to write (default: audit.svg)"
-    )
-    data_dir: Folder | None = Field(None, description="where the data are now, if not where they were")
-    json_: bool = Field(False, alias="json", description="print JSON: everything, example by example")
+    runs: list[Path] = _argument(..., "Directories of finished runs, or folders of them.")
+    images: int = _option(500, "Number of test images, from the first one on.", min=1)
+    budgets: str = _option("1,2,4,8,16,32,64", "Numbers of lost units, separated by commas.")
+    draws: int = _option(10, "Random masks for each number of lost units.")
+    json: bool = _json()
+    out: Path = _file(Path("audit.svg"), "Figure to write.", "--out", "-o")
+    data_dir: Path | None = _file(None, "Folder of the data files, if they were moved.")
 
 
-class DataList(Command):
-    """The data sets there are, and whether their files are here."""
-
-    data_dir: Folder | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
-
-
-class DataGet(Command):
-    """Download the files of a data set, unless they are here.
-
-    $ADVDROP_MIRROR is tried before the official addresses: MIRROR/DATASET/FILE.
-    """
-
-    dataset: CliPositionalArg[str] = Field(description="such as mnist")
-    data_dir: Folder | None = Field(None, description="where to; else $ADVDROP_DATA, else a cache folder")
-
-
-class DataCheck(Command):
-    """Read a data set, compare its checksums and say what is in it."""
-
-    dataset: CliPositionalArg[str] = Field(description="a name, an .npz file or a folder")
-    data_dir: Folder | None = Field(None, description="where to look; else $ADVDROP_DATA, else a cache folder")
-
-
-class Data(Command):
-    """Look at, download and check data sets."""
-
-    list: CliSubCommand[DataList] = Field(description="the data sets there are")
-    get: CliSubCommand[DataGet] = Field(description="download one")
-    check: CliSubCommand[DataCheck] = Field(description="read one and say what is in it")
-
-
-class Show(Command):
-    """Show runs: what was run, how it went, what came out.
+@dataclass(kw_only=True)
+class Show:
+    """Show the configuration, the progress and the result of runs.
 
     Examples:
       advdrop show runs/*
     """
 
-    runs: CliPositionalArg[list[Folder]] = Field(description="run directories, or folders of them")
+    runs: list[Path] = _argument(..., "Run directories, or folders of them.")
 
 
-class Advdrop(BaseSettings):
-    """Adversarial dropout for PyTorch (Park, Park, Shin and Moon, AAAI 2018).
+@dataclass(kw_only=True)
+class DataList:
+    """List the data sets that have a name, and show whether their files are here."""
 
-    Start with:  advdrop train
-    Each command explains itself:  advdrop train --help
+    data_dir: Path | None = _data_dir()
+
+
+@dataclass(kw_only=True)
+class DataGet:
+    """Download the files of a data set that are not here.
+
+    If the environment variable ADVDROP_MIRROR is set, MIRROR/DATASET/FILE is tried first.
+
+    Examples:
+      advdrop data get mnist
     """
 
-    model_config = SettingsConfigDict(
-        cli_prog_name="advdrop",
-        cli_kebab_case=True,
-        cli_implicit_flags="toggle",
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-        cli_exit_on_error=False,
-        extra="forbid",
-    )
+    dataset: str = _argument(..., "Name of a data set.", autocompletion=_complete(DATASETS))
+    data_dir: Path | None = _data_dir()
 
-    train: CliSubCommand[Train] = Field(description="train one network")
-    compare: CliSubCommand[Compare] = Field(description="several methods on the same splits, one table")
-    reproduce: CliSubCommand[Reproduce] = Field(description="a table of the paper, beside the paper's numbers")
-    report: CliSubCommand[Report] = Field(description="one page of results")
-    evaluate: CliSubCommand[Evaluate] = Field(description="measure a finished run again")
-    audit: CliSubCommand[Audit] = Field(description="how fragile networks are to losing units")
-    explain: CliSubCommand[Explain] = Field(description="what the mask search does with one image")
-    show: CliSubCommand[Show] = Field(description="what runs came to")
-    data: CliSubCommand[Data] = Field(description="list, get or check data sets")
-    version: bool = Field(False, description="print the version")
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is typed, and nothing else: no variable of the environment is an option by accident."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
+@dataclass(kw_only=True)
+class DataCheck:
+    """Read a data set, compare its checksums and show what it contains.
+
+    Examples:
+      advdrop data check my-images/
+    """
+
+    dataset: str = _argument(..., "A name, an .npz file or a folder.", autocompletion=_complete(DATASETS))
+    data_dir: Path | None = _data_dir()

@@ -1,59 +1,61 @@
-"""From what was typed to a resolved configuration."""
+"""From the options of ``train`` and ``compare`` to configurations."""
 
 from __future__ import annotations
 
-import re
+import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from advdrop.lab.choices import DATASETS
 from advdrop.lab.cli.options import Recipe
-from advdrop.lab.config.config import ConfigError, RunConfig, merged, overrides
-from advdrop.lab.config.recipes import recipe as recipe_of
+from advdrop.lab.config.config import ConfigError, RunConfig, expanded, merged, overrides, read_yaml
+from advdrop.lab.config.recipes import recipe
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.data.sources import SOURCES, load
+from advdrop.lab.data.sources import load
+
+DEFAULTS = {"dataset": "mnist5k", "data_dir": None, "labels": 100, "method": "vadd-kl", "preset": "auto", "seed": 0}
+LARGE_BATCH = 10_000
+"""A batch may be larger than the data, so that small data sets can be used, but not larger than this."""
 
 
-def dataset_of(recipe: Recipe, download: bool = True) -> DataSet:
-    """The data set that was asked for."""
-    return load(recipe.dataset, recipe.data_dir, download=download, progress=not recipe.quiet)
+def values_of(options: Recipe) -> dict[str, Any]:
+    """Return the nested values of the file, the options and ``--set``; later ones win over earlier ones."""
+    file = expanded(read_yaml(options.config, "configuration")) if options.config is not None else {}
+    typed = {key: getattr(options, key, None) for key in DEFAULTS}
+    engine = {key: getattr(options, key) for key in ("devices", "nodes", "precision")}
+    layers: list[dict[str, Any]] = [typed, {"engine": engine}, {"training": {"updates": options.updates}}]
+    values = merged(DEFAULTS, file, *map(_given, layers), overrides(options.set))
+    for key in ("dataset", "method", "preset", "data_dir"):
+        if not isinstance(values[key], str | type(DEFAULTS[key]) | Path):
+            raise ConfigError(f"{key} must be a text, got {reprlib.repr(values[key])}")
+    return values
 
 
-def config_of(recipe: Recipe, data: DataSet, method: str, seed: int) -> RunConfig:
-    """The whole configuration of one run."""
-    settings = overrides(joined(recipe.set))
-    if recipe.updates is not None and "updates" in (settings.get("training") or {}):
-        raise ConfigError("--updates and --set training.updates are the same; give one of them")
-    machine = {"devices": recipe.devices, "nodes": recipe.nodes, "precision": recipe.precision}
-    engine: dict[str, Any] = {"engine": {key: value for key, value in machine.items() if value is not None}}
-    named = recipe.dataset in SOURCES
-    return recipe_of(
-        data,
-        recipe.dataset if named else str(Path(recipe.dataset).expanduser().absolute()),
-        labels=recipe.labels,
-        method=method,
-        preset=recipe.preset,
-        seed=seed,
-        updates=recipe.updates,
-        data_dir=recipe.data_dir.absolute() if recipe.data_dir is not None else None,
-        settings=merged(engine, settings),
-    )
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without those that are None."""
+    inner = {key: _given(value) if isinstance(value, dict) else value for key, value in values.items()}
+    return {key: value for key, value in inner.items() if value is not None}
 
 
-def joined(pieces: list[str]) -> list[str]:
-    """``KEY=VALUE`` texts as they were typed: the parser takes every comma for the end of one.
-
-    >>> joined(["network.hidden=[64", "32]", "network.delta=0.1"])
-    ['network.hidden=[64,32]', 'network.delta=0.1']
-    """
-    whole: list[str] = []
-    for piece in pieces:
-        if whole and not re.match(r"[\w.+-]+=", piece):
-            whole[-1] += f",{piece}"
-        else:
-            whole.append(piece)
-    return whole
+def dataset_of(values: Mapping[str, Any], options: Recipe) -> DataSet:
+    """Load the data set. A dry run downloads nothing."""
+    return load(values["dataset"], values["data_dir"], download=not options.dry_run, progress=not options.quiet)
 
 
-def run_name(config: RunConfig) -> str:
-    """A name that tells runs apart, such as ``mnist5k-100-vadd-kl-0``."""
-    return f"{Path(config.dataset).stem}-{config.labels}-{config.method}-{config.seed}"
+def config_of(values: Mapping[str, Any], data: DataSet) -> RunConfig:
+    """Return the whole configuration of one run."""
+    given = {key: values[key] for key in DEFAULTS}
+    if given["dataset"] not in DATASETS:
+        given["dataset"] = str(Path(given["dataset"]).expanduser().absolute())
+    if given["data_dir"] is not None:
+        given["data_dir"] = Path(given["data_dir"]).expanduser().absolute()
+    settings = {key: value for key, value in values.items() if key not in DEFAULTS}
+    config = recipe(data, **given, settings=settings)
+    for stream in ("labeled", "unlabeled"):
+        size, most = getattr(config.training, stream), max(len(data.train), LARGE_BATCH)
+        if size > most:
+            raise ConfigError(
+                f"training.{stream}={size} is too large for {len(data.train):,} examples; use up to {most}"
+            )
+    return config

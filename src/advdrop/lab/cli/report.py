@@ -15,24 +15,26 @@ from advdrop.lab.report.studies import studies_of
 ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
 
 
-def run(options: Report) -> int:
+def run_report(options: Report) -> int:
     """Show results in one file."""
     form = options.format or ENDINGS.get(options.out.suffix if options.out else ".html")
     if form is None:
-        raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}; name a --format")
+        raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}; choose a --format")
     results = collect(options.results)
     studies = studies_of(found for path in options.results for found in measurements(path))
     if not results and not studies:
         where = ", ".join(map(str, options.results))
         raise RecordError(f"there is no record, no measurement and no finished run in {where}")
+    text = FORMATS[form](results, studies)
     if options.out is None and form != "html":
-        print(FORMATS[form](results, studies), end="")
+        print(text, end="")
         return 0
     out = options.out or Path("report.html")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, FORMATS[form](results, studies))
+    write_text(out, text)
     count = sum(len(found.records) for found in results) + sum(len(study.measurements) for study in studies)
-    tables = f"{len(results)} table{'' if len(results) == 1 else 's'}"
-    made = f"{tables} and {len(studies)} stud{'y' if len(studies) == 1 else 'ies'}" if studies else tables
+    made = f"{len(results)} table{'' if len(results) == 1 else 's'}"
+    if studies:
+        made += f" and {len(studies)} stud{'y' if len(studies) == 1 else 'ies'}"
     print(f"written to {out}: {made} from {count} records")
     return 0

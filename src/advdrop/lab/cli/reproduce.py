@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from advdrop.lab.cli.grid import guessed, refuse_others, threads_of
-from advdrop.lab.cli.options import Reproduce
-from advdrop.lab.config.config import RunConfig
+from advdrop.lab.cli.grid import parse_jobs, plan, refuse_others, threads_of
+from advdrop.lab.cli.options import MOST_SEEDS, Reproduce
+from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import ClusterWorker, connect
 from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
-from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.engine.speed import usual
@@ -25,7 +24,6 @@ from advdrop.lab.records.record import Ledger, Place, Record, record_of
 from advdrop.lab.report.collect import Results, check, results_of
 from advdrop.lab.report.formats import main_table
 from advdrop.lab.report.html import page
-from advdrop.lab.report.text_table import table
 from advdrop.lab.report.verdicts import gaps, sentences
 from advdrop.lab.suites.suite import Key, Suite, described, fingerprint, suites
 
@@ -35,51 +33,47 @@ STUDIES = {
     "theory": "theory: what is regularized in linear regression",
 }
 THREADS = 1
-"""Of each cell, however many run at a time: another number would round otherwise, and no record could be repeated."""
+"""The threads of each cell, for any number of jobs: another number rounds differently, and no record could repeat."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The cells that were asked for, and what is there of them.
+class Grid(NamedTuple):
+    """The cells of a suite that were asked for.
 
     Args:
-        suite: the table.
-        cells: the runs that have to be made, gone on with or read.
-        recorded: cells that are left out, because the ledger has them.
-        failed: cells that are left out, because they failed before, and how.
+        cells: the runs to make, continue or read.
+        recorded: the number of cells that are skipped because they have a record.
+        failed: the cells that are skipped because they failed before, with their errors.
     """
 
-    suite: Suite
     cells: Mapping[Key, Cell]
     recorded: int
     failed: Mapping[Key, str]
 
 
-def run(options: Reproduce) -> int:
-    """Run a table of the paper and set it beside the paper's."""
+def run_reproduce(options: Reproduce) -> int:
+    """Run a table or a figure of the paper, or list them."""
     if options.suite is None:
         print("\n".join([*(described(Suite.load(name)) for name in suites()), *STUDIES.values()]))
         return 0
     if options.suite in STUDIES:
-        from advdrop.lab.cli.studies import run as run_study
+        from advdrop.lab.cli.studies import run_study
 
-        return run_study(options)
-    if options.seeds is not None and options.seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
-    suite, ledger = Suite.load(options.suite), Ledger(options.results)
-    tables_of(ledger, suite)  # complains about records that do not belong there before anything is trained
+        return run_study(options.suite, options)
+    jobs_wanted, suite, ledger = parse_jobs(options.jobs), Suite.load(options.suite), Ledger(options.results)
+    tables_of(ledger, suite)  # complains about records of another suite before anything is trained
+    if suite.protocol(options.protocol).seeds > MOST_SEEDS:
+        raise ConfigError(f"protocol {options.protocol} has more than {MOST_SEEDS} seeds; use fewer in {options.suite}")
     keys = list(suite.cells(options.protocol, options.only, options.columns, options.seeds))
+    download, progress = not options.dry_run, not options.quiet
     names = dict.fromkeys(suite.columns[key.column].dataset for key in keys)
-    data = {
-        name: load(name, options.data_dir, download=not options.dry_run, progress=not options.quiet) for name in names
-    }
+    data = {name: load(name, options.data_dir, download=download, progress=progress) for name in names}
     grid = grid_of(options, suite, ledger, keys, data)
     executor, places = connect(options.scheduler) if options.scheduler else (None, 0)
     if executor is None:
-        places = jobs_of(options.jobs, grid.cells.values()).count
-    jobs = Jobs(places if options.jobs == "auto" else options.jobs, THREADS)
+        places = jobs_of(jobs_wanted, grid.cells.values()).count
+    jobs = Jobs(places if jobs_wanted == "auto" else jobs_wanted, THREADS)
     if options.dry_run:
-        print(plan(grid, jobs, data))
+        print_plan(grid, jobs, data)
         return 0
 
     stop_file = options.out / ".stop"
@@ -87,53 +81,53 @@ def run(options: Reproduce) -> int:
     start = None if executor is None else partial(ClusterWorker, executor, stop_file)
     failed = dict(grid.failed)
     with threads_of(THREADS):
-        for key, outcome in run_cells(grid.cells, jobs, progress=not options.quiet, start=start):
-            cell = grid.cells[key]
+        for key, outcome in run_cells(grid.cells, jobs, progress=progress, start=start):
+            path = grid.cells[key].path
             if isinstance(outcome, Exception):
                 failed[key] = str(outcome)
-                write_text(failure(cell.path), f"{outcome}\n")
+                write_text(failure(path), f"{outcome}\n")
                 continue
-            failure(cell.path).unlink(missing_ok=True)
-            record = record_of(RunDirectory.open(cell.path), Place(suite.key, options.protocol, options.preset, key))
+            failure(path).unlink(missing_ok=True)
+            record = record_of(RunDirectory.open(path), Place(suite.key, options.protocol, options.preset, key))
             check(record, suite)
-            tell(ledger, record)
-    return finish(options, grid, ledger, failed)
+            add(ledger, record)
+    return finish(options, suite, ledger, failed)
 
 
 def tables_of(ledger: Ledger, suite: Suite) -> list[Results]:
-    """What the ledger has of a suite."""
+    """Return the results of a suite that are in the ledger."""
     return results_of((record for record in ledger.records() if record.suite == suite.key), {suite.key: suite})
 
 
 def grid_of(options: Reproduce, suite: Suite, ledger: Ledger, keys: Iterable[Key], data: Mapping[str, DataSet]) -> Grid:
-    """The cells with their configurations, without those that are recorded or failed before."""
+    """Return the cells with their configurations, without those that are recorded or failed before."""
+    data_dir = options.data_dir.absolute() if options.data_dir else None
     configs: dict[Key, RunConfig] = {}
     for key in keys:
         examples = data[suite.columns[key.column].dataset]
+        shape, count = examples.shape, len(examples.train)
         configs[key] = suite.config(
-            key,
-            options.protocol,
-            options.preset,
-            shape=examples.shape,
-            examples=len(examples.train),
-            data_dir=options.data_dir.absolute() if options.data_dir else None,
+            key, options.protocol, options.preset, shape=shape, examples=count, data_dir=data_dir
         )
         split_of(configs[key], examples)  # complains before anything is trained
     recorded = adopt(options, suite, ledger, configs) if options.missing else set()
-    paths = {key: options.out / run_name(config) for key, config in configs.items()}
-    before = {key: failure(path).read_text().strip() for key, path in paths.items() if failure(path).is_file()}
-    skipped = {key: text for key, text in before.items() if not options.retry and key not in recorded}
-    left = [key for key in configs if key not in recorded and key not in skipped]
-    cells: dict[Key, Cell] = {}
-    for key in left:
-        config = usual(configs[key], data[configs[key].dataset].shape)
-        refuse_others(paths[key], config)
-        cells[key] = Cell(str(key), config, paths[key])
-    return Grid(suite, cells, len(recorded), skipped)
+    cells, failed = {}, {}
+    for key in (key for key in configs if key not in recorded):
+        config = configs[key]
+        # Suites that have a cell in common share its run directory.
+        name = f"{config.dataset}-{config.labels}-{config.method}-{config.seed}-{fingerprint(config)}"
+        config = usual(config, data[config.dataset].shape)
+        cell = Cell(str(key), config, options.out / name)
+        if failure(cell.path).is_file() and not options.retry:
+            failed[key] = failure(cell.path).read_text().strip()
+        else:
+            refuse_others(cell.path, config)
+            cells[key] = cell
+    return Grid(cells, len(recorded), failed)
 
 
 def adopt(options: Reproduce, suite: Suite, ledger: Ledger, configs: Mapping[Key, RunConfig]) -> set[Key]:
-    """The cells that the ledger has a record of; one of another suite with the same configuration is taken over."""
+    """Return the cells with a record. A record of another suite with the same configuration is copied."""
     records = {fingerprint(RunConfig.of({**record.config, "data_dir": None})): record for record in ledger.records()}
     found = set()
     for key, config in configs.items():
@@ -144,62 +138,49 @@ def adopt(options: Reproduce, suite: Suite, ledger: Ledger, configs: Mapping[Key
     return found
 
 
-def run_name(config: RunConfig) -> str:
-    """The name of a cell's run directory; suites that have a cell in common share the run."""
-    return f"{config.dataset}-{config.labels}-{config.method}-{config.seed}-{fingerprint(config)}"
-
-
 def failure(path: Path) -> Path:
-    """Where it is written down how a cell failed."""
+    """Return the file that holds the error of a failed cell."""
     return path.with_name(f"{path.name}.failed")
 
 
-def tell(ledger: Ledger, record: Record) -> None:
-    """Put a record into the ledger; say so if there is one that it repeats or contradicts."""
-    outcome = ledger.add(record)
-    path, error = ledger.path(record), f"{record.test_error_percent:.2f} %"
-    if outcome == "added":
-        print(f"{record.name}: {error}, recorded in {path}")
-    elif outcome == "repeated":
-        print(f"{record.name}: {error}, which repeats {path} at every evaluation")
-    else:
-        print(f"{record.name}: {error}, not as in {path}, which is left as it is")
+def add(ledger: Ledger, record: Record) -> None:
+    """Add a record to the ledger, and print whether it repeats or contradicts one that is there."""
+    outcome, path = ledger.add(record), ledger.path(record)
+    told = {
+        "added": f"recorded in {path}",
+        "repeated": f"which repeats {path} at every evaluation",
+        "other": f"not as in {path}, which is left as it is",
+    }
+    print(f"{record.name}: {record.test_error_percent:.2f} %, {told[outcome]}")
 
 
-def plan(grid: Grid, jobs: Jobs, data: Mapping[str, DataSet]) -> str:
-    """The cells and how long they will take; what is there of an unfinished one is not counted."""
-    left = {key: cell for key, cell in grid.cells.items() if not cell.finished}
-    seconds = guessed({(key.column, key.row): cell.config for key, cell in left.items()}, data, jobs.threads)
-    rows = []
-    for key, cell in grid.cells.items():
-        about = duration(seconds[key.column, key.row]) if key in left else "done"
-        rows.append([key.column, key.row, str(key.seed), f"{cell.config.training.updates:,}", about, str(cell.path)])
-    shown = table(["column", "row", "seed", "updates", "about", "run"], rows) + "\n" if rows else ""
-    total = duration(makespan([seconds[key.column, key.row] for key in left], jobs.count))
-    lines = [
-        f"{len(left)} of {len(rows) + grid.recorded + len(grid.failed)} cells to run, {jobs}: about {total} in all"
-    ]
+def print_plan(grid: Grid, jobs: Jobs, data: Mapping[str, DataSet]) -> None:
+    """Print the cells and how long they take."""
+    cells: dict[tuple[str, ...], Cell]
+    cells = {(key.column, key.row, str(key.seed)): cell for key, cell in grid.cells.items()}
+    shown, time = plan(["column", "row", "seed"], cells, jobs, data)
+    if cells:
+        print(shown)
+    left = sum(not cell.finished for cell in cells.values())
+    print(f"{left} of {len(cells) + grid.recorded + len(grid.failed)} cells to run, {time}")
     if grid.recorded:
-        lines.append(f"{grid.recorded} cells have a record and are left out")
+        print(f"{grid.recorded} cells have a record and are left out")
     if grid.failed:
-        lines.append(f"{len(grid.failed)} cells failed before and are left out; --retry tries them again")
-    return shown + "\n".join(lines)
+        print(f"{len(grid.failed)} cells failed before and are left out; --retry runs them again")
 
 
-def finish(options: Reproduce, grid: Grid, ledger: Ledger, failed: Mapping[Key, str]) -> int:
-    """Print the table, write the page, and say what failed."""
-    suite, asked = grid.suite, (options.protocol, options.preset)
-    found = [results for results in tables_of(ledger, suite) if (results.protocol, results.preset) == asked]
-    if found:
-        results = found[0]
-        report = options.out / f"{results.name}.html"
-        report.parent.mkdir(parents=True, exist_ok=True)
-        write_text(report, page(found, title=f"{suite.title}, protocol {options.protocol}"))
-        print(f"\n{suite.title}, protocol {options.protocol}, preset {options.preset}\n\n{main_table(results)}\n")
-        print("\n".join([*gaps(results), *sentences(results)]))
-        print(f"\nrecords in {ledger.folder}, run directories in {options.out}, the page is {report}")
+def finish(options: Reproduce, suite: Suite, ledger: Ledger, failed: Mapping[Key, str]) -> int:
+    """Print the table and the failed cells, and write the page."""
+    for results in tables_of(ledger, suite):
+        if (results.protocol, results.preset) == (options.protocol, options.preset):
+            report = options.out / f"{results.name}.html"
+            report.parent.mkdir(parents=True, exist_ok=True)
+            write_text(report, page([results], title=f"{suite.title}, protocol {options.protocol}"))
+            print(f"\n{suite.title}, protocol {options.protocol}, preset {options.preset}\n\n{main_table(results)}\n")
+            print("\n".join([*gaps(results), *sentences(results)]))
+            print(f"\nrecords in {ledger.folder}, run directories in {options.out}, the page is {report}")
     for key, error in failed.items():
         print(f"advdrop: {key}: {error}", file=sys.stderr)
     if failed:
-        print(f"advdrop: {len(failed)} cells failed; --retry tries them again", file=sys.stderr)
+        print(f"advdrop: {len(failed)} cells failed; --retry runs them again", file=sys.stderr)
     return 1 if failed else 0

@@ -11,21 +11,21 @@ from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.report.text_table import table
 
 
-def run(options: Show) -> int:
-    """Show one run at length, several as a table."""
-    runs = [RunDirectory.open(path) for given in options.runs for path in inside(given)]
+def run_show(options: Show) -> int:
+    """Show the details of one run, or a table of several."""
+    runs = [RunDirectory.open(path) for given in options.runs for path in runs_in(given)]
     print(details(runs[0]) if len(runs) == 1 else overview(runs))
     return 0
 
 
-def inside(path: Path) -> list[Path]:
-    """The run that ``path`` is, or those that are in it, such as the ones ``advdrop compare`` made."""
+def runs_in(path: Path) -> list[Path]:
+    """Return ``path`` if it is a run, else the runs in it, such as those of ``advdrop compare``."""
     found = sorted(config.parent for config in path.glob("*/config.yaml"))
     return [path] if (path / "config.yaml").is_file() or not found else found
 
 
 def overview(runs: Sequence[RunDirectory]) -> str:
-    """A row for each run."""
+    """Return a row for each run."""
     lines = []
     for found in runs:
         config, rows = found.config, found.metrics()
@@ -38,7 +38,7 @@ def overview(runs: Sequence[RunDirectory]) -> str:
 
 
 def details(found: RunDirectory) -> str:
-    """The result, the curve and what the mask search did."""
+    """Return the configuration, the curves and the result of a run."""
     config, rows = found.config, found.metrics()
     width = max((len(key.removeprefix("search/")) for row in rows for key in row), default=0)
     lines = [
@@ -54,15 +54,15 @@ def details(found: RunDirectory) -> str:
     if found.finished:
         result = found.result
         lines.append(f"  test error {result['test_error_percent']:.2f} % after the last epoch")
-        lines.append(f"  {result['milliseconds_per_update']:.1f} ms an update, {duration(result['seconds'])} in all")
+        lines.append(f"  {result['milliseconds_per_update']:.1f} ms per update, {duration(result['seconds'])} in all")
         lines.append(f"  weights: {found.model}")
     else:
-        lines.append(f"  not finished; go on with: {found.how_to_resume}")
+        lines.append(f"  not finished; continue with: {found.how_to_resume}")
     return "\n".join(lines)
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """A curve in one line.
+    """Return a curve in one line.
 
     >>> sparkline([0.0, 1.0, 2.0, 7.0])
     '▁▂▃█'

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from advdrop.lab.choices import DATASETS
 from advdrop.lab.cli.options import Train
-from advdrop.lab.cli.prepare import config_of, dataset_of, run_name
-from advdrop.lab.config.terms import HELP
-from advdrop.lab.data.sources import SOURCES
+from advdrop.lab.cli.prepare import config_of, dataset_of, values_of
+from advdrop.lab.config.terms import METHODS
 from advdrop.lab.engine.estimate import estimate
 from advdrop.lab.engine.progress import duration
 from advdrop.lab.engine.run import process_rank, split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
 
-def run(options: Train) -> int:
-    """Train one network."""
+def run_train(options: Train) -> int:
+    """Train one network, or continue a run."""
     if options.resume is not None:
-        result = resume(options)
-        path = options.resume
+        path, result = options.resume, resume(options.resume, options)
     else:
-        if options.name in (*SOURCES, *HELP):
-            kind = "--dataset" if options.name in SOURCES else "--method"
-            raise ValueError(f"{options.name} would be the name of the run; did you mean {kind} {options.name}?")
-        data = dataset_of(options, download=not options.dry_run)
-        config = config_of(options, data, options.method, options.seed)
-        path = options.out or Path("runs") / (options.name or run_name(config))
+        if options.name is not None:
+            check_name(options.name)
+        values = values_of(options)
+        data = dataset_of(values, options)
+        config = config_of(values, data)
+        name = f"{Path(config.dataset).stem}-{config.labels}-{config.method}-{config.seed}"
+        path = options.out or Path("runs") / (options.name or name)
         if options.dry_run:
             split_of(config, data)  # complains about labels that are not there
             guess = estimate(config, data)
@@ -45,14 +46,25 @@ def run(options: Train) -> int:
     return 0
 
 
-def resume(options: Train) -> dict[str, Any]:
-    """Go on with a run, with the configuration it was started with."""
-    assert options.resume is not None
-    ignored = sorted(options.model_fields_set - {"resume", "debug", "quiet", "data_dir"})
-    if ignored:
+def check_name(name: str) -> None:
+    """Refuse what is not the name of a folder in ``runs/``."""
+    if name in (*DATASETS, "dropout", *METHODS):
+        option = "--dataset" if name in DATASETS else "--method"
+        raise ValueError(f"{name} would be the name of the run; did you mean {option} {name}?")
+    if not name or name.startswith(".") or {*name} & {*"/\\"} or not name.isprintable():
+        raise ValueError(
+            f"{name!r} is not a name for a run: it must not be empty, begin with a dot or contain / or \\; "
+            "use --out for a path"
+        )
+
+
+def resume(path: Path, options: Train) -> dict[str, Any]:
+    """Continue a run with the configuration that it was started with."""
+    given = [field.name for field in fields(options) if getattr(options, field.name) != field.default.default]  # type: ignore[union-attr]
+    if ignored := sorted({*given} - {"resume", "quiet", "data_dir"}):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
-        raise ValueError(f"--resume goes on with the configuration of the run; leave out {names}")
-    config = RunDirectory.open(options.resume).config
+        raise ValueError(f"--resume uses the configuration of the run; leave out {names}")
+    config = RunDirectory.open(path).config
     if options.data_dir is not None:
         config = config.model_copy(update={"data_dir": options.data_dir})
-    return train(config, options.resume, resume=True, progress=not options.quiet)
+    return train(config, path, resume=True, progress=not options.quiet)

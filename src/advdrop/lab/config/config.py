@@ -1,8 +1,9 @@
-"""The configuration of a run: every choice by its name, nothing implied. Imports no torch."""
+"""The configuration of a run: one model that holds every choice by name. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -12,7 +13,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from advdrop.choices import Granularity, PassName, Scale
 from advdrop.lab.choices import Labels, MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
 from advdrop.lab.config.terms import (
-    HELP,
     METHODS,
     BelowOne,
     Count,
@@ -28,11 +28,11 @@ from advdrop.suggest import did_you_mean
 
 
 class ConfigError(ValueError):
-    """A configuration that makes no sense: one line that names the key, the value and the way out."""
+    """A configuration that is not valid. The message is one line that names the key, the value and the way out."""
 
 
 class Data(Section):
-    """From stored images to batches."""
+    """How stored images become batches."""
 
     scaling: Scaling = Field("unit", description="unit: x/255; centered: (x - 127.5)/255; none")
     standardize: bool = Field(False, description="mean 0 and variance 1 of each channel, fitted on training images")
@@ -47,7 +47,7 @@ class Data(Section):
 
 
 class Network(Section):
-    """What all networks have."""
+    """The options that all networks share."""
 
     p: Share = Field(0.5, description="DROP probability of the adversarial dropout layer")
     delta: Share = Field(0.05, description="δ, the share of its units that may be flipped")
@@ -113,7 +113,7 @@ NETWORKS = {kind.model_fields["name"].default: kind for kind in get_args(get_arg
 
 
 class Objective(Section):
-    """The cross-entropy and what is added to it."""
+    """What is added to the cross-entropy."""
 
     terms: Terms = Field(description="the options of each term of the method")
     ramp: Share = Field(0.3, description="share of the training over which ramped weights rise")
@@ -135,25 +135,27 @@ class Optimizer(Section):
 
 
 class Training(Section):
-    """How long, and on how much at a time. Batch sizes are of one update, over all devices."""
+    """The length of the training and the sizes of its batches. A batch is that of one update, over all devices."""
 
     updates: Count = Field(description="length of the training")
-    epoch_updates: Count = Field(description="updates that are called an epoch: a row of metrics, an evaluation")
+    epoch_updates: Count = Field(description="updates between two rows of metrics")
     labeled: Count = Field(description="labeled images of an update")
     unlabeled: Whole = Field(description="unlabeled images of an update; 0 for one stream")
-    evaluate_every: Whole = Field(1, description="epochs between looks at the test error; 0: only at the end")
+    evaluate_every: Whole = Field(
+        1, description="epochs between two measurements of the test error; 0: only at the end"
+    )
     measure_every: Whole = Field(10, description="updates between measurements of the mask search; 0: never")
 
 
 class Engine(Section):
-    """The machine."""
+    """The machine and how it computes."""
 
     accelerator: str = Field("auto", description="auto, cpu, gpu: Lightning's names")
     devices: Count = Field(1, description="processes on this machine")
     nodes: Count = Field(1, description="machines")
     precision: Precision = Field("32", description="of the passes; auto: bf16 where this machine gains from it")
-    memory_format: MemoryFormat = Field("auto", description="the order of an image's values; auto: the faster one")
-    accumulate: Count = Field(1, description="parts in which an update's batch is worked through, to save memory")
+    memory_format: MemoryFormat = Field("auto", description="memory layout of images; auto: the faster one")
+    accumulate: Count = Field(1, description="parts that the batch of an update is split into, to save memory")
     clip: NotNegative = Field(0.0, description="largest norm of the gradient; 0 for no limit")
     checkpoint_seconds: NotNegative = Field(30.0, description="seconds between checkpoints; 0: at every update")
     tensorboard: bool = Field(False, description="also log for TensorBoard (pip install tensorboard)")
@@ -165,14 +167,14 @@ class Engine(Section):
 
 
 class RunConfig(Section):
-    """All of it, as ``config.yaml`` holds it."""
+    """The whole configuration, as ``config.yaml`` holds it."""
 
     dataset: str
     data_dir: Path | None = None
     labels: Labels
     method: str
     preset: PresetName
-    seed: Annotated[Whole, Field(lt=2**62)]
+    seed: Whole
     data: Data
     network: AnyNetwork
     objective: Objective
@@ -183,8 +185,8 @@ class RunConfig(Section):
     @field_validator("labels", mode="before")
     @classmethod
     def _some_labels(cls, labels: Any) -> Any:
-        if isinstance(labels, bool) or (isinstance(labels, int) and labels < 1):
-            raise ValueError("no number of images")
+        if isinstance(labels, bool) or str(labels).startswith(("-", "0")):
+            raise ValueError("not a number of images")
         return labels
 
     @field_validator("method")
@@ -194,30 +196,25 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
-        terms = [term for term in parse_method(self.method) if term != "dropout"]
-        given = self.objective.terms.chosen()
-        if other := [term for term in given if term not in terms]:
+        needed, given = {*parse_method(self.method)} - {"dropout"}, self.objective.terms.chosen().keys()
+        if needed != given:
             raise ValueError(
-                f"objective.terms has options of {listed(other)}, not part of the method {self.method}; "
-                f"leave them out, or use the method {'+'.join(terms + other)}"
-            )
-        if missing := [term for term in terms if term not in given]:
-            raise ValueError(
-                f"objective.terms.{missing[0]} is missing, a part of the method {self.method}; {{}} takes its defaults"
+                f"objective.terms has options of {listed(sorted(given))}, but the method {self.method} has the terms "
+                f"{listed(sorted(needed))}; make them equal"
             )
         parts = self.engine.devices * self.engine.nodes * self.engine.accumulate
         for stream in ("labeled", "unlabeled"):
             size = getattr(self.training, stream)
             if size % parts:
                 raise ValueError(
-                    f"training.{stream}={size} cannot be dealt out to {self.engine.nodes} nodes with "
-                    f"{self.engine.devices} devices in {self.engine.accumulate} parts; take a multiple of {parts}"
+                    f"training.{stream}={size} cannot be divided among {self.engine.nodes} nodes with "
+                    f"{self.engine.devices} devices in {self.engine.accumulate} parts; use a multiple of {parts}"
                 )
         return self
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RunConfig:
-        """The configuration of these nested values, or a one-line ConfigError."""
+        """Return the configuration of these nested values, or raise a one-line ConfigError."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -229,56 +226,72 @@ class RunConfig(Section):
         return cls.of(read_yaml(path, "configuration"))
 
     def dump(self) -> str:
-        """The text of ``config.yaml``."""
+        """Return the text of ``config.yaml``."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
     def differences(self, other: RunConfig) -> list[str]:
-        """The keys, such as ``network.delta``, in which the two differ.
+        """Return the keys, such as ``network.delta``, in which the two differ.
 
-        Where the data are makes no difference, nor does what one of them leaves to the machine. A term that one of
+        The folder of the data makes no difference, nor does what one of them leaves to the machine. A term that one of
         them lacks is one key, such as ``objective.terms.vat``.
         """
-        mine, others = dict(_flat(self)), dict(_flat(other))
-        open_ = {
-            key for key in ("engine.precision", "engine.memory_format") if repr("auto") in (mine[key], others[key])
-        }
-        different = {key for key, _ in mine.items() ^ others.items()} - {"data_dir"} - open_
-        terms = (config.objective.terms.chosen().keys() for config in (self, other))
-        whole = {f"objective.terms.{term}" for term in set.symmetric_difference(*map(set, terms))}
-        sections = {key: key.rpartition(".")[0] for key in different}
-        return sorted({section if section in whole else key for key, section in sections.items()})
+        mine, others = (dict(_flat(config.model_dump(mode="json"))) for config in (self, other))
+        auto = {key for key in ("engine.precision", "engine.memory_format") if "'auto'" in (mine[key], others[key])}
+        different = {key for key, _ in mine.items() ^ others.items()} - {"data_dir"} - auto
+        chosen = self.objective.terms.chosen().keys() ^ other.objective.terms.chosen().keys()
+        whole = {f"objective.terms.{term}" for term in chosen}
+        return sorted({term if (term := key.rpartition(".")[0]) in whole else key for key in different})
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", repr(value)
+
+
+def parse_yaml(text: str, place: str) -> Any:
+    """Return the value of a YAML text, or raise a ConfigError that begins with its place."""
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError(f"{place} is nested too deeply; a configuration has at most four levels") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
+        raise ConfigError(f"{place} is not YAML: {' '.join(str(error).split())}") from None
 
 
 def read_yaml(path: Path, what: str) -> dict[str, Any]:
-    """The values of a YAML file, or a one-line ConfigError that says what it does not hold."""
+    """Return the values of a YAML file, or raise a one-line ConfigError that says what it should hold."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds no {what}")
     return values
 
 
 def parse_method(method: str) -> tuple[str, ...]:
-    """The terms of a method.
+    """Return the terms of a method.
 
     >>> parse_method("VAdD-KL + VAT")
     ('vadd-kl', 'vat')
     """
-    terms = tuple(part.strip().lower().replace("_", "-") for part in method.split("+"))
-    for term in terms:
-        if term not in HELP:
-            raise ConfigError(f"method has {unknown_name(term, HELP)}; add terms up with +, such as vadd-kl+vat")
-        if terms.count(term) > 1:
-            raise ConfigError(f"method={method!r} has {term} twice; set its weight instead")
-    if "dropout" in terms and len(terms) > 1:
+    names = ("dropout", *METHODS)
+    parts = tuple(part.strip().lower().replace("_", "-") for part in method.split("+"))
+    for part in parts:
+        if part not in names:
+            raise ConfigError(f"method has {unknown_name(part, names)}; add terms with +, such as vadd-kl+vat")
+        if parts.count(part) > 1:
+            raise ConfigError(f"method={method!r} has {part} twice; set its weight instead")
+    if "dropout" in parts and len(parts) > 1:
         raise ConfigError(f"method={method!r}: dropout is the method without any term; leave it out of the sum")
-    return terms
+    return parts
 
 
 def overrides(settings: Iterable[str]) -> dict[str, Any]:
-    """Nested values from ``KEY=VALUE`` texts; a value is read as YAML.
+    """Return nested values from ``KEY=VALUE`` texts; a value is read as YAML.
 
     >>> overrides(["network.delta=0.01", "network.name=mlp", "vat.weight=2"])
     {'network': {'delta': 0.01, 'name': 'mlp'}, 'objective': {'terms': {'vat': {'weight': 2}}}}
@@ -289,22 +302,24 @@ def overrides(settings: Iterable[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise ConfigError(f"--set takes KEY=VALUE, such as network.delta=0.01; got {setting!r}")
         *sections, name = key.strip().split(".")
-        if [*sections, name][0] in METHODS:  # vat.epsilon is short for objective.terms.vat.epsilon
-            sections = ["objective", "terms", *sections]
         place = values
         for section in sections:
             place = place.setdefault(section, {})
             if not isinstance(place, dict):
                 raise ConfigError(f"--set {setting}: {section} was given a value before")
-        try:
-            place[name] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {setting}: {text!r} is not a value") from None
-    return values
+        place[name] = parse_yaml(text, f"--set {key.strip()}: {reprlib.repr(text)}")
+    return expanded(values)
+
+
+def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with each method in its place: ``vat`` is short for ``objective.terms.vat``."""
+    short = {key: value for key, value in values.items() if key in METHODS}
+    rest = {key: value for key, value in values.items() if key not in METHODS}
+    return merged(rest, {"objective": {"terms": short}}) if short else rest
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values, the later ones over the earlier ones.
+    """Return nested values, in which later layers win over earlier ones.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
@@ -318,69 +333,55 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explain(error: ValidationError) -> str:
-    """The first complaint of pydantic in one line."""
+    """Return the first complaint of pydantic in one line."""
     first = error.errors(include_url=False)[0]
     tags = {*NETWORKS, "int", "literal['all']"}  # pydantic puts the branches of a union into the path
     loc = [str(part) for part in first["loc"]]
     place = loc[:1] + [part for part in loc[1:2] if part not in tags] + loc[2:]
-    key, given = ".".join(place), first["input"]
-    if first["type"] == "extra_forbidden":
-        return f"there is no option {key}{_meant(loc)}; advdrop train --dry-run lists all"
-    if first["type"] == "union_tag_invalid":
-        return f"{key}.name is {unknown_name(str(first['ctx']['tag']), NETWORKS)}"
-    if first["type"] == "union_tag_not_found":
-        return f"{key}.name is missing; there are {listed(NETWORKS)}"
-    if first["type"] == "missing":
-        return f"{key} is missing"
-    if place and place[-1] == "labels":
-        return f"labels must be a number of images or 'all', got {given!r}"
-    if first["type"] in ("model_type", "model_attributes_type"):
-        return f"{key} should be a section of options, got {given!r}"
+    key, given = ".".join(place), reprlib.repr(first["input"])
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if first["type"] == "value_error":  # our own words, which name the key, except inside a term
-        return f"{key}: {message}" if len(place) > 1 else message
-    return f"{key} {message[:1].lower()}{message[1:]}, got {given!r}" if key else message
+    match first["type"]:
+        case "extra_forbidden":
+            return f"there is no option {key}{_nearest(loc)}; advdrop train --dry-run lists all"
+        case "union_tag_invalid":
+            return f"{key}.name is {unknown_name(str(first['ctx']['tag']), NETWORKS)}"
+        case "union_tag_not_found":
+            return f"{key}.name is missing; there are {listed(NETWORKS)}"
+        case "missing":
+            return f"{key} is missing"
+        case "model_type" | "model_attributes_type":
+            return f"{key} should be a section of options, got {given}"
+        case _ if key == "labels":
+            return f"labels must be a number of images or 'all', got {given}"
+        case "value_error":  # our own message, which names the key, except inside a term
+            return f"{key}: {message}" if len(place) > 1 else message
+    return f"{key} {message[:1].lower()}{message[1:]}, got {given}"
+
+
+def _nearest(loc: Sequence[str]) -> str:
+    """Return a suggestion for an unknown key: the same name in another section, else a similar one in its place."""
+    fields = RunConfig.model_fields
+    sections = {name: field.annotation for name, field in fields.items()} | {"network": Network}
+    for name, section in sections.items():
+        if loc[-1] in getattr(section, "model_fields", ()):
+            return f" (did you mean {name}.{loc[-1]}?)"
+    if len(loc) == 1:
+        return did_you_mean(loc[0], [*fields, *METHODS])
+    kind: Any = RunConfig
+    for part in loc[:-1]:  # pydantic names the kind of a network and of a method
+        kind = NETWORKS.get(part) or METHODS.get(part) or kind.model_fields[part].annotation
+    return did_you_mean(loc[-1], [field.alias or name for name, field in kind.model_fields.items()])
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """A complaint that helps.
+    """Return a complaint with a suggestion.
 
     >>> unknown_name("vad-kl", ["vadd-kl", "vat"])
     "'vad-kl', which is unknown (did you mean vadd-kl?); there are vadd-kl, vat"
     """
-    return f"{name!r}, which is unknown{did_you_mean(name, known)}; there are {listed(known)}"
+    return f"{reprlib.repr(name)}, which is unknown{did_you_mean(name, known)}; there are {listed(known)}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in their order, or ``none``."""
+    """Return names in their order, or ``none``."""
     return ", ".join(names) or "none"
-
-
-def _meant(loc: list[str]) -> str:
-    """Return a suggestion: a section that has an option of this name, else a similar name in the same place."""
-    sections = {name: field.annotation for name, field in RunConfig.model_fields.items()} | {"network": Network}
-    for name, section in sections.items():
-        if loc[-1] in getattr(section, "model_fields", {}):
-            return f" (did you mean {name}.{loc[-1]}?)"
-    return did_you_mean(loc[-1], _siblings(loc))
-
-
-def _siblings(loc: list[str]) -> list[str]:
-    """Return the keys that are allowed where the last one of pydantic's ``loc`` was found."""
-    if len(loc) == 1:
-        return [*RunConfig.model_fields, *METHODS]  # vat.epsilon is short for objective.terms.vat.epsilon
-    if loc[:2] == ["objective", "terms"]:
-        return list(METHODS) if len(loc) == 3 else list(METHODS[loc[2]].model_fields)
-    section = NETWORKS[loc[1]] if loc[0] == "network" else RunConfig.model_fields[loc[0]].annotation
-    return list(section.model_fields) if section else []
-
-
-def _flat(config: RunConfig) -> Iterable[tuple[str, str]]:
-    def walk(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield from walk(f"{prefix}.{key}" if prefix else key, inner)
-        else:
-            yield prefix, repr(value)
-
-    return walk("", config.model_dump(mode="json"))

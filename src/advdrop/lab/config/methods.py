@@ -1,4 +1,4 @@
-"""From a configuration to what it names: the objective and the network."""
+"""Build what a configuration names: the objective and the network."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from advdrop.lab.config.config import RunConfig, parse_method
-from advdrop.lab.config.terms import DataSize
+from advdrop.lab.config.config import Network, RunConfig, parse_method
 from advdrop.lab.models.build import build
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
@@ -25,18 +24,15 @@ def objective_of(config: RunConfig, examples: int, classes: int, trust: Trust | 
     """
     options, terms = config.objective, config.objective.terms.chosen()
     objective: Objective = CrossEntropy()
-    for name in parse_method(config.method):
-        if name in terms:
-            term = terms[name]
-            weight = Ramp(term.weight, options.ramp) if term.ramped else term.weight
-            part = weight * term.objective(DataSize(examples, classes))
-            objective += trust * part if trust is not None and term.semi_supervised else part
+    for term in (terms[name] for name in parse_method(config.method) if name in terms):
+        weight = Ramp(term.weight, options.ramp) if term.ramped else term.weight
+        part = weight * term.objective(examples, classes)
+        objective += trust * part if trust is not None and term.semi_supervised else part
     return objective + options.entropy * EntropyMinimization() if options.entropy else objective
 
 
 def network_of(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Sequential:
     """Return the configured network with its AdversarialDropout layer."""
-    common = {"p", "delta", "scale", "granularity"}
-    options = config.network.model_dump(exclude={"name", *common})
-    layer = AdversarialDropout(**{name: getattr(config.network, name) for name in common})
+    options = config.network.model_dump(exclude={"name"})
+    layer = AdversarialDropout(**{name: options.pop(name) for name in Network.model_fields})
     return build(config.network.name, layer, shape, classes, **options)

@@ -1,6 +1,6 @@
-"""What fills in a configuration: the data set's recipe, the preset's choices, then whatever the user sets.
+"""Fill in a configuration: the recipe of the data set, the choices of the preset, then what the user sets.
 
-The recipes of MNIST, SVHN and CIFAR-10 are the paper's (Appendix B). Where it is silent the source is given.
+The recipes of MNIST, SVHN and CIFAR-10 are the paper's (Appendix B). Where the paper says nothing, the source is given.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ MNIST: Values = {
     "training": {"updates": 100 * 468, "epoch_updates": 468, "labeled": 128, "unlabeled": 128},
 }
 SMALL_MNIST: Values = {
-    # Ours, for a minute or two on two cores: small batches, and a weight that rises as long as the learning rate is
-    # high. Chosen in a handful of runs with seed 0 and a look at their test errors: this is a data set to show things
-    # with, not to measure with.
+    # Ours, for a minute or two on two cores. Chosen by the test errors of a few runs with seed 0, so this data set is
+    # for demonstrations, not for measurements.
     "objective": {"ramp": 0.8},
     "optimizer": {"learning_rate": 0.002, "ramp_down": 0.2},
     "training": {"updates": 600, "epoch_updates": 100, "labeled": 32, "unlabeled": 64},
@@ -71,8 +70,7 @@ DATASETS: Mapping[str, Values] = {
 PAPERS_OWN = ("mnist", "svhn", "cifar10")
 """The data sets of the paper."""
 
-# What the authors' released code does otherwise (facts in the project's notes on fidelity), beside the choices of the
-# method itself, which are in advdrop.presets.
+# Where the authors' released code differs from the paper. The choices of the method itself are in advdrop.presets.
 AUTHORS: Mapping[str, Values] = {
     "svhn": {"network": {"momentum": 0.99, "top_bn": True, "sigma": 0.0}},
     "cifar10": {"network": {"momentum": 0.99, "norm": "mean-only"}},
@@ -96,21 +94,21 @@ def resolve(
     half_labeled: bool = False,
     settings: Values | None = None,
 ) -> RunConfig:
-    """The whole configuration of a run.
+    """Return the whole configuration of a run.
 
     Args:
-        dataset: the name of a source, or a path; a path gets the recipe for examples of its shape.
-        shape: one example's shape.
-        examples: the number of training examples; in supervised learning an epoch sees each of them once.
+        dataset: the name of a source, or a path. A path gets the recipe for examples of its shape.
+        shape: the shape of one example.
+        examples: the number of training examples. In supervised learning an epoch sees each of them once.
         labels: how many labels are kept, or ``"all"``.
-        method: terms added up with ``+``.
-        preset: the bundle of choices that the paper leaves open. ``"auto"``: that of the paper for its data sets,
-            the robust one for all others.
-        seed: of the split, the initialization, the order and the noise.
-        updates: the length, if another than the recipe's.
-        data_dir: where the files of the data set are.
+        method: terms added with ``+``.
+        preset: the choices that the paper leaves open. ``"auto"``: those of the paper for its data sets, the robust
+            ones for all others.
+        seed: the seed of the split, the initialization, the order and the noise.
+        updates: the length of the training, if not that of the recipe.
+        data_dir: the folder of the data files.
         half_labeled: whether some training examples never had a label, so that all labels are not all examples.
-        settings: nested values over all the others.
+        settings: nested values that win over the recipe, such as ``{"training": {"updates": 100}}``.
     """
     if preset == "auto":
         preset = "paper" if dataset in PAPERS_OWN else "robust"
@@ -118,9 +116,12 @@ def resolve(
         raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
     terms = [term for term in parse_method(method) if term != "dropout"]
     settings = settings or {}
+    given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
+    if doubled := {*given, "data_dir"} & settings.keys():
+        raise ConfigError(f"{min(doubled)} is not one of the settings; it is given by itself")
     supervised = labels == "all" and not half_labeled
     recipe = merged(
-        {"data": {"overlap": preset == "authors"}},  # the paper counts the labeled images out
+        {"data": {"overlap": preset == "authors"}},  # the paper does not use the labeled images as unlabeled ones
         DATASETS.get(dataset) or own_data(shape),
         robust(shape) if preset == "robust" else {},
         AUTHORS.get(dataset, {}) if preset == "authors" else {},
@@ -132,23 +133,19 @@ def resolve(
     recipe = merged(recipe, {"objective": {"terms": options, **_objective(PRESETS[preset], terms, supervised)}})
     if supervised:
         recipe = merged(recipe, _supervised(recipe, examples))
-    chosen = settings.get("network")
-    wanted = chosen.get("name", recipe["network"]["name"]) if isinstance(chosen, Mapping) else recipe["network"]["name"]
-    if wanted != recipe["network"]["name"]:  # the options of one network mean nothing to another
+    wanted = settings.get("network")
+    if isinstance(wanted, Mapping) and wanted.get("name", recipe["network"]["name"]) != recipe["network"]["name"]:
+        # The options of one network mean nothing to another.
         recipe["network"] = {key: recipe["network"][key] for key in ("p", "delta", "scale")}
-    if doubled := {"dataset", "data_dir", "labels", "method", "preset", "seed"} & settings.keys():
-        option = min(doubled).replace("_", "-")
-        raise ConfigError(f"{min(doubled)} is not set with --set: it has an option of its own, --{option}")
-    given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
-    length = {"training": {"updates": updates}} if updates is not None else {}
+    length = {} if updates is None else {"training": {"updates": updates}}
     return RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir}))
 
 
 def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConfig:
-    """The whole configuration of a run on a data set that is at hand.
+    """Return the whole configuration of a run on a loaded data set.
 
     Args:
-        data: as ``advdrop.lab.data.load`` gives it.
+        data: what ``advdrop.lab.data.load`` returns.
         dataset: its name or path for the record, if not its own name.
         options: those of :func:`resolve`, such as ``method``, ``labels``, ``updates``, ``seed`` and ``settings``.
     """
@@ -162,14 +159,14 @@ def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConf
 
 
 def own_data(shape: Sequence[int]) -> Values:
-    """The recipe for the user's own images or tables: ours, kept short."""
+    """Return the recipe for the user's own images or tables. It is ours, and short."""
     images = len(shape) == 3
     network = default_network(shape)
     return {
         "data": {
             "scaling": "unit" if images else "none",
             "standardize": True,
-            "overlap": True,  # few images: none to waste
+            "overlap": True,  # few images, so that all of them are used
             "pad_crop": 2 * (network == "conv-large"),
         },
         "network": {"name": network, "p": 0.5, "delta": 0.05},
@@ -180,10 +177,10 @@ def own_data(shape: Sequence[int]) -> Values:
 
 
 def robust(shape: Sequence[int]) -> Values:
-    """The recipe for data that nobody has tuned anything on, whatever the data set.
+    """Return the recipe for data that nothing was tuned on.
 
-    Everything that helps without unlabeled images is there for all methods: standardized inputs, small shifts of
-    images, batch norm and little dropout in the network, an annealed learning rate, a second network in the prediction.
+    All methods get what helps without unlabeled images: standardized inputs, small shifts of images, batch norm, little
+    dropout, an annealed learning rate, and a second network in the prediction.
     The weights were chosen with mnist5k and the SVHN subset.
     """
     convolutional = len(shape) == 3 and min(shape[1:]) >= 16
@@ -214,7 +211,7 @@ def _objective(preset: Preset, terms: Sequence[str], supervised: bool) -> Values
 
 
 def _supervised(recipe: Values, examples: int) -> Values:
-    """One stream; an epoch is the training set, and there are as many epochs as the recipe has."""
+    """Return one stream of batches: an epoch is the training set, and the recipe sets the number of epochs."""
     training = recipe["training"]
     batch = 128 if recipe["network"]["name"] == "mnist-cnn" else 100
     epoch = max(examples // batch, 1)

@@ -17,7 +17,7 @@ import advdrop
 def versions() -> dict[str, str]:
     """The packages that a number may depend on."""
     found = {"python": platform.python_version(), "advdrop": advdrop.__version__}
-    for package in ("torch", "lightning", "numpy"):
+    for package in ("torch", "lightning-fabric", "lightning", "numpy"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

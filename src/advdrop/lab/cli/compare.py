@@ -15,10 +15,10 @@ from advdrop.lab.cli.prepare import config_of, dataset_of
 from advdrop.lab.config.config import parse_method
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.jobs import Jobs, Outcome, jobs_of, run_cells
-from advdrop.lab.engine.module import DivergedError
 from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import StoppedError, split_of
 from advdrop.lab.engine.rundir import RunDirectory
+from advdrop.lab.engine.training import DivergedError
 from advdrop.lab.engine.worker import Cell, Result
 from advdrop.lab.files import write_text
 from advdrop.lab.records.from_run import record_of
@@ -50,7 +50,7 @@ def run(options: Compare) -> int:
     folder = options.out or Path("runs") / f"compare-{Path(options.dataset).stem}-{options.labels}"
     paths = {(method, seed): folder / f"{method}-{seed}" for method, seed in configs}
     there = [] if options.force else [path for path in paths.values() if path.exists()]
-    engine = engine_of(next(iter(configs.values())), data, there, not options.quiet)
+    engine = engine_of(next(iter(configs.values())), there)
     cells = {
         key: Cell(f"{key[0]} seed {key[1]}", config.model_copy(update={"engine": engine}), paths[key], options.force)
         for key, config in configs.items()

@@ -11,18 +11,18 @@ import torch
 
 from advdrop.lab.config.config import Engine, RunConfig
 from advdrop.lab.data.examples import DataSet
+from advdrop.lab.engine.devices import resolve_auto, resumed_config
 from advdrop.lab.engine.estimate import estimate
 from advdrop.lab.engine.rundir import RunDirectory, RunError
-from advdrop.lab.engine.speed import as_begun, chosen
 
 Kind = TypeVar("Kind", bound=Hashable)
 
 
-def engine_of(config: RunConfig, data: DataSet, there: Sequence[Path], progress: bool) -> Engine:
+def engine_of(config: RunConfig, there: Sequence[Path]) -> Engine:
     """The machine, the same for all runs: what is left to it is as in a run that is there, else as is best now."""
     if there:
-        return as_begun(config, RunDirectory.open(there[0]).config).engine
-    return chosen(config, data.shape, progress).engine
+        return resumed_config(config, RunDirectory.open(there[0]).config).engine
+    return resolve_auto(config).engine
 
 
 def refuse_others(path: Path, config: RunConfig) -> None:

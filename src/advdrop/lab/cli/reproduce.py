@@ -14,11 +14,11 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import ClusterWorker, connect
+from advdrop.lab.engine.devices import resolve_auto
 from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
 from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.engine.speed import usual
 from advdrop.lab.engine.worker import Cell
 from advdrop.lab.files import write_text
 from advdrop.lab.records.from_run import Place, record_of
@@ -127,7 +127,7 @@ def grid_of(options: Reproduce, suite: Suite, ledger: Ledger, keys: Iterable[Key
     left = [key for key in configs if key not in recorded and key not in skipped]
     cells: dict[Key, Cell] = {}
     for key in left:
-        config = usual(configs[key], data[configs[key].dataset].shape)
+        config = resolve_auto(configs[key])
         refuse_others(paths[key], config)
         cells[key] = Cell(str(key), config, paths[key])
     return Grid(suite, cells, len(recorded), skipped)

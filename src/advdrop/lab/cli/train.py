@@ -9,9 +9,10 @@ from advdrop.lab.cli.options import Train
 from advdrop.lab.cli.prepare import config_of, dataset_of, run_name
 from advdrop.lab.config.terms import HELP
 from advdrop.lab.data.sources import SOURCES
+from advdrop.lab.engine.devices import process_rank
 from advdrop.lab.engine.estimate import estimate
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import process_rank, split_of, train
+from advdrop.lab.engine.run import split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import heapq
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    import rich.progress
+
+Part = TypeVar("Part")
 
 
 class Progress:
-    """Shows updates as they are done.
+    """Shows the updates of one run: a bar on a terminal, elsewhere a line after each epoch.
 
     Args:
-        updates: how many there are in all.
+        updates: the number of all updates.
         done: how many were done before.
-        name: what is being trained.
-        file: where to; a bar if it is a terminal.
-        show: whether anything is shown at all.
-        tell: is told how many updates are done, at the start and after each of them.
+        name: the name of the run.
+        file: where to write; standard error by default.
+        show: whether to show anything.
+        tell: called with the number of updates done, at the start and after each update.
     """
 
     def __init__(
@@ -34,52 +39,83 @@ class Progress:
         show: bool = True,
         tell: Callable[[int], None] | None = None,
     ) -> None:
-        self.updates, self.started_at, self.name, self.show = updates, done, name, show
-        self.done, self.tell = done, tell
-        self.file = file or sys.stderr
+        self.updates, self.done, self.started_at, self.name = updates, done, done, name
+        self.file, self.show, self.tell = file or sys.stderr, show, tell or (lambda _: None)
         self.start = time.monotonic()
-        terminal = show and self.file.isatty()
-        self.bar = tqdm(total=updates, initial=done, desc=name, unit="update", file=self.file) if terminal else None
-        if tell is not None:
-            tell(done)
+        self.bar = _bar(self.file, name, updates, done) if show and is_terminal(self.file) else None
+        self.tell(done)
+
+    def __enter__(self) -> Progress:
+        """Show the bar."""
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the terminal as it was."""
+        if self.bar is not None:
+            with suppress(OSError):  # the terminal was closed
+                self.bar.stop()
 
     def advance(self) -> None:
-        """One more update is done."""
+        """Count one more update."""
         self.done += 1
-        if self.tell is not None:
-            self.tell(self.done)
+        self.tell(self.done)
         if self.bar is not None:
-            self.bar.update()
+            self.bar.advance(self.bar.task_ids[0])
 
     def evaluating(self) -> None:
-        """The test images are being looked at: on a large network that takes a while."""
+        """Show that the test images are evaluated, which takes a while for a large network."""
         if self.bar is not None:
-            self.bar.set_postfix_str("evaluating ...")
+            self.bar.update(self.bar.task_ids[0], numbers="evaluating ...")
 
     def epoch(self, done: int, numbers: dict[str, float]) -> None:
-        """An epoch is over."""
+        """Show the metrics of an epoch."""
         shown = "  ".join(
             f"{label} {numbers[key]:.{digits}f}{unit}" for key, label, digits, unit in SHOWN if key in numbers
         )
         if self.bar is not None:
-            self.bar.set_postfix_str(shown)
-        elif self.show:
-            spent = time.monotonic() - self.start
-            left = spent / max(done - self.started_at, 1) * (self.updates - done)
-            clock = f"{duration(spent)} done, {duration(left)} left"
-            print(f"{self.name}  update {done}/{self.updates}  {shown}  {clock}", file=self.file, flush=True)
+            self.bar.update(self.bar.task_ids[0], numbers=shown)
+            return
+        spent = time.monotonic() - self.start
+        left = spent / max(done - self.started_at, 1) * (self.updates - done)
+        self.say(f"{self.name}  update {done}/{self.updates}  {shown}  {duration(spent)} done, {duration(left)} left")
 
     def say(self, text: str) -> None:
-        """A line between the others."""
-        if self.bar is not None:
-            self.bar.write(text, file=self.file)
-        elif self.show:
-            print(text, file=self.file, flush=True)
+        """Write a line."""
+        with suppress(OSError):  # the terminal was closed
+            if self.bar is not None:
+                self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            elif self.show:
+                print(text, file=self.file, flush=True)
 
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self.bar is not None:
-            self.bar.close()
+
+def is_terminal(file: TextIO) -> bool:
+    """Return True if a bar can be shown in this file."""
+    return file.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def track(parts: Sequence[Part], name: str, show: bool) -> Iterable[Part]:
+    """Return the parts; a bar on the terminal shows how many of them were taken."""
+    if not show or not is_terminal(sys.stderr):
+        return parts
+    from rich.console import Console
+    from rich.progress import track as rich_track
+
+    return rich_track(parts, name, console=Console(stderr=True), transient=True)
+
+
+def _bar(file: TextIO, name: str, updates: int, done: int) -> rich.progress.Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    words = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[numbers]"))
+    numbers = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    console = Console(file=file, force_terminal=True)
+    bar = RichProgress(next(words), BarColumn(), *numbers, next(words), console=console, refresh_per_second=2)
+    bar.add_task(name, total=updates, completed=done, numbers="")
+    return bar
 
 
 class Line:

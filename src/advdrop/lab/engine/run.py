@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
 from advdrop.lab.data.augment import Augment, Flip, Noise, PadCrop, Yours
+from advdrop.lab.data.batches import Batches
 from advdrop.lab.data.examples import DataSet, Examples
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
 from advdrop.lab.data.splits import LabelSplit, split_labels
-from advdrop.lab.engine.callbacks import FORMAT, Recorder
-from advdrop.lab.engine.companion import Blend
+from advdrop.lab.engine.companion import Blend, Companion
+from advdrop.lab.engine.devices import fabric_of, process_rank, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, predictions
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.module import DivergedError, Training
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import RunDirectory, RunError
-from advdrop.lab.engine.speed import as_begun, chosen, laid_out
+from advdrop.lab.engine.training import FORMAT, DivergedError, Parts, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import cache_folder, written
 from advdrop.randomness import borrowed_noise, derived_seed
 from advdrop.schedules import Trust
 
-PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-"""Lightning's names."""
-
 
 class StoppedError(RuntimeError):
-    """The run was asked to stop, and can be gone on with."""
+    """The run was asked to stop and can be resumed."""
 
     exit_code = 130
 
@@ -63,28 +56,26 @@ def train(
     name: str | None = None,
     tell: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train to the end and return what ``result.json`` holds.
+    """Train to the end and return the content of ``result.json``.
 
     Args:
         config: the run, see ``advdrop.lab.config.recipes.resolve``.
         path: the run directory.
-        resume: go on with the run that is there.
-        force: replace the run that is there.
+        resume: continue the run in that directory.
+        force: replace the run in that directory.
         data: the examples, if they are not those that ``config.dataset`` names.
         network: your own network with an AdversarialDropout layer in it, instead of the configured one.
         augment: your own ``Tensor -> Tensor``, after the configured augmentations.
-        progress: whether to show how far it is.
-        name: what to call it there.
-        tell: is told how many updates are done, at the start and after each of them.
+        progress: whether to show the progress.
+        name: the name that the progress shows.
+        tell: called with the number of updates done, at the start and after each update.
     """
     main = process_rank() == 0
-    data = (
-        data
-        if data is not None
-        else load(config.dataset, config.data_dir, download=not resume, progress=progress and main)
-    )
+    show = progress and main
+    if data is None:
+        data = load(config.dataset, config.data_dir, download=not resume, progress=show)
     run = RunDirectory.open(Path(path)) if resume else RunDirectory(Path(path))
-    config = as_begun(config, run.config) if resume else chosen(config, data.shape, progress and main)
+    config = resumed_config(config, run.config) if resume else resolve_auto(config)
     keep_freed_memory()
     own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
@@ -92,82 +83,65 @@ def train(
         _refuse_to_mix(run, config, state, data, own)
     elif main:
         run.refuse_to_replace(force)
-    # Whatever can be wrong with a configuration shows here, before there is anything to leave behind.
-    with borrowed_noise(torch.device("cpu")), _quiet():
-        preprocess = preprocess_of(config, data, split, progress and main)
+    if config.engine.tensorboard and find_spec("tensorboard") is None:
+        raise RunError("engine.tensorboard needs a package that is not installed: pip install tensorboard")
+    # All errors in a configuration are found here, before anything is written.
+    with borrowed_noise(torch.device("cpu")):
+        preprocess = preprocess_of(config, data, split, show)
+        fabric = fabric_of(config.engine)
         torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
         network = network if network is not None else blended(config, data.shape, len(data.classes))
-        network = laid_out(network, config.engine.memory_format)
-        trust = Trust()
-        objective = objective_of(config, len(data.train), len(data.classes), trust)
-        augments = augments_of(config, augment)
-        module = Training(config, network, objective, data.train, split, preprocess, augments, trust)
-        module.batches.at(0)
+        parts = parts_of(config, data, split, preprocess, network, augments_of(config, augment), fabric.device)
+        parts.batches.at(0)
+        training = Training(config, parts, fabric)
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
         done = state["update"] if state else 0
-        bar = Progress(config.training.updates, done, name or run.path.name, show=progress and main, tell=tell)
-        evaluate = partial(_errors, network, data, split, preprocess)
-        recorder = Recorder(run, bar, evaluate, state, origin, own)
-        trainer = _trainer(config, recorder, run)
+        shown = Progress(config.training.updates, done, name or run.path.name, show=show, tell=tell)
+        recorder = Recorder(
+            training, run, shown, partial(_errors, network, data, split, preprocess), state, origin, own
+        )
         if main and not resume:
             run = RunDirectory.create(run.path, config, split, force)
         with run.locked() if main else nullcontext():
             try:
-                _fit(config, trainer, module, recorder)
+                recorder.fit()
                 return _finish(config, run, data, network, recorder) if main else {}
-            except OSError as error:  # a full disk, a folder that is gone: it was not asked for wrongly
+            except OSError as error:  # a full disk or a lost folder is not a wrong argument
                 raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
+            except RuntimeError as error:
+                if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
+                    raise
+                reason = str(error).split("\n")[0]
+                raise RuntimeError(f"a process stopped ({reason}); go on with: {run.how_to_resume}") from None
 
 
-def _trainer(config: RunConfig, recorder: Recorder, run: RunDirectory) -> Trainer:
-    engine = config.engine
-    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), engine.devices * engine.nodes
-    if started not in (1, wanted):
-        raise ConfigError(f"{started} processes were started for {wanted}; say so with --devices and --nodes")
-    try:
-        return Trainer(
-            accelerator=engine.accelerator,
-            devices=engine.devices,
-            num_nodes=engine.nodes,
-            strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
-            precision=PRECISIONS[engine.precision],
-            accumulate_grad_batches=engine.accumulate,
-            gradient_clip_val=engine.clip or None,
-            max_epochs=1,
-            callbacks=[recorder],
-            logger=_tensorboard(run) if engine.tensorboard else False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-        )
-    except (MisconfigurationException, ImportError, RuntimeError) as error:
-        raise ConfigError(f"engine: {error}") from None
-
-
-def _fit(config: RunConfig, trainer: Trainer, module: Training, recorder: Recorder) -> None:
-    """The updates that are left."""
-    parts, state = config.engine.accumulate, recorder.state
-    if state is not None and recorder.done == config.training.updates:
-        module.network.load_state_dict(state["network"])  # stopped after the last update and before the result
-        return
-    try:
-        trainer.fit(module, range(recorder.done * parts, config.training.updates * parts))
-    except DivergedError as error:
-        kept = recorder.run.checkpoint
-        good = f"the last good checkpoint is {kept}" if kept.is_file() else ""
-        raise DivergedError(error.update, error.reason, good) from None
-    except RuntimeError as error:
-        if trainer.world_size == 1:
-            raise
-        reason = str(error).split("\n")[0]
-        raise RuntimeError(f"a process stopped ({reason}); go on with: {recorder.run.how_to_resume}") from None
+def parts_of(
+    config: RunConfig,
+    data: DataSet,
+    split: LabelSplit,
+    preprocess: Preprocess,
+    network: nn.Module,
+    augments: Sequence[Augment] = (),
+    device: torch.device | None = None,
+) -> Parts:
+    """Return what a training of this network needs; no unlabeled images if no term uses them."""
+    network = set_memory_format(network, config.engine.memory_format)
+    companion = None
+    if isinstance(network, Blend):
+        companion = Companion(network.companion, data.train, split, preprocess, config.seed)
+    trust = Trust(1.0 if companion is None else 0.0)
+    objective = objective_of(config, len(data.train), len(data.classes), trust)
+    unlabeled = config.training.unlabeled if any(term.rows == "unlabeled" for _, term in objective.parts) else 0
+    sizes = (config.training.labeled, unlabeled)
+    device = device or torch.device("cpu")
+    batches = Batches(data.train, split, *sizes, preprocess, augments, config.seed, device)
+    return Parts(network, objective, batches, trust, companion)
 
 
 def _finish(
     config: RunConfig, run: RunDirectory, data: DataSet, network: nn.Module, recorder: Recorder
 ) -> dict[str, Any]:
-    """The weights and the result, which comes last: a run that has it is whole."""
+    """Write the weights and then the result: a run that has a result is complete."""
     if recorder.done < config.training.updates:
         raise StoppedError(
             f"stopped after update {recorder.done} of {config.training.updates}; go on with: {run.how_to_resume}"
@@ -180,9 +154,9 @@ def _finish(
 
 
 def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:
-    held = Examples(data.train.x[split.validation], data.train.y[split.validation])
-    parts = {"validation/error_percent": held, "test/error_percent": data.test}
-    return {key: error_percent(network, part, preprocess) for key, part in parts.items() if len(part)}
+    held_out = Examples(data.train.x[split.validation], data.train.y[split.validation])
+    sets = {"validation/error_percent": held_out, "test/error_percent": data.test}
+    return {key: error_percent(network, examples, preprocess) for key, examples in sets.items() if len(examples)}
 
 
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
@@ -251,7 +225,7 @@ def load_network(path: Path, data: DataSet) -> nn.Module:
         raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
     network = blended(run.config, data.shape, len(data.classes))
     network.load_state_dict(run.weights())
-    return laid_out(network, run.config.engine.memory_format).eval()
+    return set_memory_format(network, run.config.engine.memory_format).eval()
 
 
 def trained(
@@ -294,16 +268,6 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
         "images": len(wrong),
         "class_error_percent": classes,
     }
-
-
-def process_rank() -> int:
-    """The number of this process among those that torchrun, SLURM or Lightning started."""
-    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    for name in ("RANK", "SLURM_PROCID") if tasks > 1 else ("RANK",):
-        if name in os.environ:
-            return int(os.environ[name])
-    # Lightning's own launcher: the first process of the first machine is 0, and that is all that is asked.
-    return int(os.environ.get("NODE_RANK", "0")) + int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
@@ -357,28 +321,3 @@ def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Reco
         **recorder.origins[-1],
         **({"earlier": recorder.origins[:-1]} if len(recorder.origins) > 1 else {}),
     }
-
-
-def _tensorboard(run: RunDirectory) -> Any:
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    try:
-        return TensorBoardLogger(run.path, name="tensorboard", version="")
-    except ModuleNotFoundError:
-        raise RunError("engine.tensorboard needs a package that is not here: pip install tensorboard") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Lightning greets on every run; here only its warnings are of interest."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)

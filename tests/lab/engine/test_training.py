@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from advdrop.lab.engine.tally import Tally
+from advdrop.lab.engine.training import Metrics
 from advdrop.step.step import Loss
 
 
@@ -12,40 +12,40 @@ def loss(total, measured=None, **terms):
 
 
 def test_means_are_over_what_was_added():
-    tally = Tally()
-    tally.add(0, loss(3.0, ce=1.0, kl=2.0, measured=10))
-    tally.add(1, loss(5.0, ce=2.0, kl=3.0))
-    means = {name: float(value) for name, value in tally.means().items()}
+    metrics = Metrics()
+    metrics.add(0, loss(3.0, ce=1.0, kl=2.0, measured=10))
+    metrics.add(1, loss(5.0, ce=2.0, kl=3.0))
+    means = {name: float(value) for name, value in metrics.means().items()}
     assert means == {"train/loss": 4.0, "train/ce": 1.5, "train/kl": 2.5, "search/vadd_kl/flips": 10.0}
-    assert not any(value.requires_grad for value in tally.means().values())
+    assert not any(value.requires_grad for value in metrics.means().values())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_the_first_update_and_term_that_blew_up_are_named(bad):
-    tally = Tally()
-    tally.add(7, loss(1.0, ce=1.0, kl=1.0))
-    assert tally.blown_up() is None
-    tally.add(8, loss(bad, ce=1.0, kl=bad))
-    tally.add(9, loss(bad, ce=bad, kl=bad))
-    assert tally.blown_up() == (8, "kl")
+def test_the_first_update_and_term_that_is_not_finite_is_named(bad):
+    metrics = Metrics()
+    metrics.add(7, loss(1.0, ce=1.0, kl=1.0))
+    assert metrics.first_not_finite() is None
+    metrics.add(8, loss(bad, ce=1.0, kl=bad))
+    metrics.add(9, loss(bad, ce=bad, kl=bad))
+    assert metrics.first_not_finite() == (8, "kl")
 
 
 def test_a_term_that_did_not_run_is_finite():
     """Its weight begins at 0, so it is not among the terms."""
-    tally, bad = Tally(), float("nan")
+    metrics, bad = Metrics(), float("nan")
     for update, value in enumerate((1.0, bad)):
         ran = loss(value, kl=value)
-        tally.add(update, Loss(ran.loss, ran.terms, {"at": 0.0, "kl": 1.0}, {}))
-        assert tally.blown_up() == (None if update == 0 else (1, "kl"))
+        metrics.add(update, Loss(ran.loss, ran.terms, {"at": 0.0, "kl": 1.0}, {}))
+        assert metrics.first_not_finite() == (None if update == 0 else (1, "kl"))
 
 
-def test_a_tally_goes_on_where_it_was_saved(tmp_path):
-    whole, first, second = Tally(), Tally(), Tally()
+def test_metrics_are_resumed_where_they_were_saved(tmp_path):
+    whole, first = Metrics(), Metrics()
     for update, value in enumerate((0.1, 0.7, 0.3)):
         whole.add(update, loss(value, ce=value))
     first.add(0, loss(0.1, ce=0.1))
-    torch.save(first.state_dict(), tmp_path / "tally")
-    second.load_state_dict(torch.load(tmp_path / "tally", weights_only=True))
+    torch.save(first.state_dict(), tmp_path / "metrics")
+    second = Metrics(torch.load(tmp_path / "metrics", weights_only=True))
     for update, value in ((1, 0.7), (2, 0.3)):
         second.add(update, loss(value, ce=value))
     assert second.means() == whole.means()
@@ -54,9 +54,9 @@ def test_a_tally_goes_on_where_it_was_saved(tmp_path):
 
 def test_adding_waits_for_nothing():
     """Every number stays a tensor until someone looks: on a device, a step must not wait for it."""
-    tally = Tally()
+    metrics = Metrics()
     with torch.device("meta"):  # a value that nobody can read
         value = torch.empty(())
-    tally.add(0, Loss(value, {"ce": value}, {"ce": 1.0}, {"kl/flips": value}))
-    tally.add(1, Loss(value, {"ce": value}, {"ce": 1.0}, {}))
-    assert all(mean.device.type == "meta" for mean in tally.means().values())
+    metrics.add(0, Loss(value, {"ce": value}, {"ce": 1.0}, {"kl/flips": value}))
+    metrics.add(1, Loss(value, {"ce": value}, {"ce": 1.0}, {}))
+    assert all(mean.device.type == "meta" for mean in metrics.means().values())

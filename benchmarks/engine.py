@@ -25,10 +25,10 @@ from advdrop.lab.config.recipes import resolve
 from advdrop.lab.data.batches import Batches
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.devices import resolve_auto
+from advdrop.lab.engine.devices import fabric_of, resolve_auto
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.run import augments_of, blended, parts_of, preprocess_of, split_of, train
-from advdrop.lab.engine.training import Parts
+from advdrop.lab.engine.run import augments_of, blended, preprocess_of, split_of, train, training_of
+from advdrop.lab.engine.training import Training
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
 from measure import progress, record
@@ -38,28 +38,28 @@ WARM_UP = 10
 
 
 def configured(data: DataSet, method: str, updates: int) -> RunConfig:
-    """Return the default run with epochs of twenty updates."""
+    """Return a run of the paper with epochs of twenty updates. It has no companion, so a bare loop does the same."""
     length = {"updates": updates, "epoch_updates": 20, "evaluate_every": 0}
-    settings = {"training": length, "engine": {"accelerator": "cpu"}}
-    return resolve_auto(
-        resolve("mnist5k", shape=data.shape, examples=len(data.train), method=method, settings=settings)
-    )
+    settings, shape, examples = {"training": length, "engine": {"accelerator": "cpu"}}, data.shape, len(data.train)
+    config = resolve("mnist5k", shape=shape, examples=examples, method=method, preset="paper", settings=settings)
+    return resolve_auto(config)
 
 
-def built(config: RunConfig, data: DataSet) -> Parts:
+def built(config: RunConfig, data: DataSet) -> Training:
     """Return the network, the objective and the batches of the run."""
     split, network = split_of(config, data), blended(config, data.shape, len(data.classes))
-    return parts_of(config, data, split, preprocess_of(config, data, split), network, augments_of(config))
+    preprocess, augments, fabric = preprocess_of(config, data, split), augments_of(config), fabric_of(config.engine)
+    return training_of(config, data, split, preprocess, network, augments, fabric)
 
 
-def bare(parts: Parts, updates: int) -> Iterator[None]:
+def bare(run: Training, updates: int) -> Iterator[None]:
     """Do the same updates in a bare loop, one at a time."""
-    step, optimizer = Step(parts.network, parts.objective), torch.optim.Adam(parts.network.parameters(), fused=True)
+    step, optimizer = Step(run.network, run.objective), torch.optim.Adam(run.network.parameters(), fused=True)
     at = Batches.at  # before it is replaced by the one that measures the engine
     for update in range(updates):
         yield
         optimizer.zero_grad()
-        step(**vars(at(parts.batches, update)), progress=update / updates).loss.backward()
+        step(**vars(at(run.batches, update)), progress=update / updates).loss.backward()
         optimizer.step()
     yield
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from advdrop.lab.engine import train, training
-from advdrop.lab.engine.devices import process_rank
 from advdrop.lab.engine.training import PartialLoss
 from runs import rings, tiny
 
@@ -37,7 +36,7 @@ def rank(folder: str, method: str, *words: str) -> None:
     watch(int(next((word.removeprefix(STOP) for word in words if word.startswith(STOP)), -1)))
     settings = [word for word in words if "=" in word and not word.startswith(STOP)]
     train(tiny(*settings, method=method), Path(folder), data=rings(), progress=False, resume="resume" in words)
-    Path(f"{folder}-rank{process_rank()}.json").write_text(json.dumps(noise))
+    Path(f"{folder}-rank{os.environ['LOCAL_RANK']}.json").write_text(json.dumps(noise))
 
 
 def torchrun_rank(number: int, port: int, *words: str) -> None:

@@ -28,7 +28,6 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch):
     with Progress(updates=10, done=4, name="pi [0]", file=file) as shown:
         for _ in range(6):
             shown.advance()
-        shown.evaluating()
         shown.epoch(10, {"train/loss": 0.5})
         shown.say("a word [1]")
     assert "10/10" in file.getvalue()
@@ -60,12 +59,3 @@ def test_it_tells_how_many_updates_are_done():
     with Progress(updates=10, done=4, name="pi", show=False, tell=told.append) as shown:
         shown.advance()
     assert told == [4, 5]
-
-
-def test_tracked_parts_are_all_taken(monkeypatch):
-    assert list(progress.track([1, 2], "x", show=True)) == [1, 2]
-    monkeypatch.setenv("TERM", "xterm")
-    file = Terminal()
-    monkeypatch.setattr(progress.sys, "stderr", file)
-    assert list(progress.track([1, 2], "working", show=True)) == [1, 2]
-    assert "working" in file.getvalue()

@@ -45,7 +45,7 @@ def test_metrics_are_resumed_where_they_were_saved(tmp_path):
         whole.add(update, loss(value, ce=value))
     first.add(0, loss(0.1, ce=0.1))
     torch.save(first.state_dict(), tmp_path / "metrics")
-    second = Metrics(torch.load(tmp_path / "metrics", weights_only=True))
+    second = Metrics(**torch.load(tmp_path / "metrics", weights_only=True))
     for update, value in ((1, 0.7), (2, 0.3)):
         second.add(update, loss(value, ce=value))
     assert second.means() == whole.means()

@@ -9,7 +9,6 @@ from advdrop.lab.cli.options import Train
 from advdrop.lab.cli.prepare import config_of, dataset_of, run_name
 from advdrop.lab.config.terms import HELP
 from advdrop.lab.data.sources import SOURCES
-from advdrop.lab.engine.devices import process_rank
 from advdrop.lab.engine.estimate import estimate
 from advdrop.lab.engine.progress import duration
 from advdrop.lab.engine.run import split_of, train
@@ -38,7 +37,7 @@ def run(options: Train) -> int:
             )
             return 0
         result = train(config, path, force=options.force, data=data, progress=not options.quiet)
-    if process_rank() == 0:
+    if result:  # only the first of several processes has one
         print(
             f"test error {result['test_error_percent']:.2f} %  ({result['method']}, {result['labels']} labels of "
             f"{result['dataset']}, {result['updates']:,} updates in {duration(result['seconds'])})\nwritten to {path}"

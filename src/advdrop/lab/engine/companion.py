@@ -1,7 +1,7 @@
-"""A labels-only network beside the trained one, so that unlabeled images cannot do much harm.
+"""A second network that learns from the labels alone, so that unlabeled images cannot do much harm.
 
-The companion learns without a fifth of the labels. How well it predicts those, its skill, decides how much the
-unlabeled images count: their terms are multiplied by the square of the skill. And it has a share in the prediction.
+This companion learns without a fifth of the labels. Its skill is how well it predicts those. The terms for unlabeled
+images are multiplied by the square of the skill. The prediction is a mean of both networks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from advdrop.lab.engine.evaluate import predictions
 from advdrop.randomness import derived_generator
 
 FOLDS = 5
-"""One of so many labels of each class is held out."""
+"""One in this number of labels of each class is held out."""
 
 
 class Blend(nn.Module):

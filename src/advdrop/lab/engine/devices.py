@@ -60,16 +60,6 @@ def set_memory_format(network: nn.Module, memory_format: str) -> nn.Module:
     return network.to(memory_format=FORMATS[memory_format])  # type: ignore[call-overload, no-any-return]
 
 
-def process_rank() -> int:
-    """Return the number of this process among those that torchrun, SLURM or Fabric started."""
-    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    for name in ("RANK", "SLURM_PROCID") if tasks > 1 else ("RANK",):
-        if name in os.environ:
-            return int(os.environ[name])
-    # Fabric's own launcher. Only the first process of the first machine gets 0, and no other number is needed.
-    return int(os.environ.get("NODE_RANK", "0")) + int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def fabric_of(engine: Engine) -> Fabric:
     """Return the Fabric of a run: its devices, its processes and its precision."""
     started, expected = int(os.environ.get("WORLD_SIZE", "1")), engine.devices * engine.nodes

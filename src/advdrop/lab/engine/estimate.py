@@ -13,8 +13,7 @@ from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.engine.devices import fabric_of, resolve_auto
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.run import augments_of, blended, parts_of, split_of
-from advdrop.lab.engine.training import Training
+from advdrop.lab.engine.run import augments_of, blended, split_of, training_of
 from advdrop.randomness import borrowed_noise
 
 
@@ -36,9 +35,9 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
     with borrowed_noise(torch.device("cpu")):
         network = blended(config, data.shape, len(data.classes))
         preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
-        parts = parts_of(config, data, split_of(config, data), preprocess, network, augments_of(config))
-        parts.trust.value = 1.0
-        training = Training(config, parts, fabric_of(config.engine))
+        split, augments, fabric = split_of(config, data), augments_of(config), fabric_of(config.engine)
+        training = training_of(config, data, split, preprocess, network, augments, fabric)
+        training.trust.value = 1.0
         training.start()
         times = []
         for _ in range(updates + 1):

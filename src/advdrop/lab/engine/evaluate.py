@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.engine.progress import track
 
 
 @torch.no_grad()
 def predictions(
     network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = 500, progress: bool = False
 ) -> Tensor:
-    """Return the class of each example, ``(N,)`` on the CPU.
+    """Return the class of each example, ``(N,)`` on the CPU. Every module of the network keeps its mode.
 
     Args:
         network: from ``(B, ...)`` to logits ``(B, C)``.
@@ -26,20 +22,19 @@ def predictions(
         batch: the number of examples in a batch.
         progress: whether to show a bar on a terminal.
     """
+    from rich.console import Console
+    from rich.progress import track
+
     device = next(network.parameters()).device
     preprocess = preprocess.to(device)
-    with eval_mode(network):
-        parts = track(x.split(batch), "evaluating", progress)
-        return torch.cat([network(preprocess(part.to(device))).argmax(1) for part in parts]).cpu()
-
-
-@contextmanager
-def eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put the network into evaluation mode; afterward, every module has the mode that it had before."""
+    console = Console(stderr=True)
+    parts = x.split(batch)
+    shown = track(parts, "evaluating", console=console, transient=True) if progress and console.is_terminal else parts
+    # A layer that the user froze in evaluation mode must not be set to training mode afterward.
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
-        yield
+        return torch.cat([network(preprocess(part.to(device))).argmax(1) for part in shown]).cpu()
     finally:
         for module, training in modes:
             module.training = training

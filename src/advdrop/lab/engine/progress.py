@@ -7,15 +7,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     import rich.progress
-
-Part = TypeVar("Part")
 
 
 class Progress:
@@ -64,11 +62,6 @@ class Progress:
         if self.bar is not None:
             self.bar.advance(self.bar.task_ids[0])
 
-    def evaluating(self) -> None:
-        """Show that the test images are evaluated, which takes a while for a large network."""
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], numbers="evaluating ...")
-
     def epoch(self, done: int, numbers: dict[str, float]) -> None:
         """Show the metrics of an epoch."""
         shown = "  ".join(
@@ -95,25 +88,14 @@ def is_terminal(file: TextIO) -> bool:
     return file.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def track(parts: Sequence[Part], name: str, show: bool) -> Iterable[Part]:
-    """Return the parts; a bar on the terminal shows how many of them were taken."""
-    if not show or not is_terminal(sys.stderr):
-        return parts
-    from rich.console import Console
-    from rich.progress import track as rich_track
-
-    return rich_track(parts, name, console=Console(stderr=True), transient=True)
-
-
 def _bar(file: TextIO, name: str, updates: int, done: int) -> rich.progress.Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
+    from rich.progress import Progress as Bar
 
-    words = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[numbers]"))
-    numbers = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    console = Console(file=file, force_terminal=True)
-    bar = RichProgress(next(words), BarColumn(), *numbers, next(words), console=console, refresh_per_second=2)
+    title, numbers = (TextColumn(f"{{task.{text}}}", markup=False) for text in ("description", "fields[numbers]"))
+    columns = (title, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), numbers)
+    bar = Bar(*columns, console=Console(file=file, force_terminal=True), refresh_per_second=2)
     bar.add_task(name, total=updates, completed=done, numbers="")
     return bar
 

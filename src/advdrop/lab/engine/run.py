@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
@@ -25,16 +25,19 @@ from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
 from advdrop.lab.data.splits import LabelSplit, split_labels
 from advdrop.lab.engine.companion import Blend, Companion
-from advdrop.lab.engine.devices import fabric_of, process_rank, resolve_auto, resumed_config, set_memory_format
+from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, predictions
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import RunDirectory, RunError
-from advdrop.lab.engine.training import FORMAT, DivergedError, Parts, Recorder, Training
+from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import cache_folder, written
 from advdrop.randomness import borrowed_noise, derived_seed
 from advdrop.schedules import Trust
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class StoppedError(RuntimeError):
@@ -70,13 +73,12 @@ def train(
         name: the name that the progress shows.
         tell: called with the number of updates done, at the start and after each update.
     """
-    main = process_rank() == 0
-    show = progress and main
-    if data is None:
-        data = load(config.dataset, config.data_dir, download=not resume, progress=show)
     run = RunDirectory.open(Path(path)) if resume else RunDirectory(Path(path))
     config = resumed_config(config, run.config) if resume else resolve_auto(config)
-    keep_freed_memory()
+    fabric = fabric_of(config.engine)
+    main, show = fabric.is_global_zero, progress and fabric.is_global_zero
+    if data is None:
+        data = load(config.dataset, config.data_dir, download=not resume, progress=show)
     own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     if resume:
@@ -85,27 +87,28 @@ def train(
         run.refuse_to_replace(force)
     if config.engine.tensorboard and find_spec("tensorboard") is None:
         raise RunError("engine.tensorboard needs a package that is not installed: pip install tensorboard")
+    keep_freed_memory()
     # All errors in a configuration are found here, before anything is written.
     with borrowed_noise(torch.device("cpu")):
         preprocess = preprocess_of(config, data, split, show)
-        fabric = fabric_of(config.engine)
         torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
         network = network if network is not None else blended(config, data.shape, len(data.classes))
-        parts = parts_of(config, data, split, preprocess, network, augments_of(config, augment), fabric.device)
-        parts.batches.at(0)
-        training = Training(config, parts, fabric)
+        training = training_of(config, data, split, preprocess, network, augments_of(config, augment), fabric)
+        training.batches.at(0)
+        history = History(**{key: state[key] for key in History.__annotations__}) if state else History(own)
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
-        done = state["update"] if state else 0
-        shown = Progress(config.training.updates, done, name or run.path.name, show=show, tell=tell)
-        recorder = Recorder(
-            training, run, shown, partial(_errors, network, data, split, preprocess), state, origin, own
-        )
+        history.origins += [origin] if origin not in history.origins[-1:] else []
         if main and not resume:
             run = RunDirectory.create(run.path, config, split, force)
+        shown = Progress(config.training.updates, history.update, name or run.path.name, show=show, tell=tell)
+        recorder = Recorder(training, history, run, shown, partial(_errors, network, data, split, preprocess))
         with run.locked() if main else nullcontext():
             try:
+                training.start()
+                if state:
+                    training.load_state(state)
                 recorder.fit()
-                return _finish(config, run, data, network, recorder) if main else {}
+                return _finish(config, run, data, network, history) if main else {}
             except OSError as error:  # a full disk or a lost folder is not a wrong argument
                 raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
             except RuntimeError as error:
@@ -115,16 +118,16 @@ def train(
                 raise RuntimeError(f"a process stopped ({reason}); go on with: {run.how_to_resume}") from None
 
 
-def parts_of(
+def training_of(
     config: RunConfig,
     data: DataSet,
     split: LabelSplit,
     preprocess: Preprocess,
     network: nn.Module,
-    augments: Sequence[Augment] = (),
-    device: torch.device | None = None,
-) -> Parts:
-    """Return what a training of this network needs; no unlabeled images if no term uses them."""
+    augments: Sequence[Augment],
+    fabric: Fabric,
+) -> Training:
+    """Return the training of this network. It has no unlabeled images if no term uses them."""
     network = set_memory_format(network, config.engine.memory_format)
     companion = None
     if isinstance(network, Blend):
@@ -133,22 +136,21 @@ def parts_of(
     objective = objective_of(config, len(data.train), len(data.classes), trust)
     unlabeled = config.training.unlabeled if any(term.rows == "unlabeled" for _, term in objective.parts) else 0
     sizes = (config.training.labeled, unlabeled)
-    device = device or torch.device("cpu")
-    batches = Batches(data.train, split, *sizes, preprocess, augments, config.seed, device)
-    return Parts(network, objective, batches, trust, companion)
+    batches = Batches(data.train, split, *sizes, preprocess, augments, config.seed, fabric.device)
+    return Training(config, fabric, network, objective, batches, trust, companion)
 
 
 def _finish(
-    config: RunConfig, run: RunDirectory, data: DataSet, network: nn.Module, recorder: Recorder
+    config: RunConfig, run: RunDirectory, data: DataSet, network: nn.Module, history: History
 ) -> dict[str, Any]:
     """Write the weights and then the result: a run that has a result is complete."""
-    if recorder.done < config.training.updates:
+    if history.update < config.training.updates:
         raise StoppedError(
-            f"stopped after update {recorder.done} of {config.training.updates}; go on with: {run.how_to_resume}"
+            f"stopped after update {history.update} of {config.training.updates}; go on with: {run.how_to_resume}"
         )
     with written(run.model) as file:
         file.write(save(weights_of(network), metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
-    result = _result(config, data, network, recorder)
+    result = _result(config, data, network, history)
     run.write_result(result)
     return result
 
@@ -160,7 +162,7 @@ def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Pr
 
 
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
-    """The rows whose labels are kept."""
+    """Return which rows are labeled, unlabeled and held out."""
     options = config.data
     split = split_labels(
         data.train.y,
@@ -174,7 +176,7 @@ def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
 
 
 def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress: bool = False) -> Preprocess:
-    """The preprocessing, fitted on the training images without those held out."""
+    """Return the preprocessing, fitted on the training images without those held out."""
     options = config.data
     seen = torch.ones(len(data.train), dtype=torch.bool)
     seen[split.validation] = False
@@ -192,7 +194,7 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
 
 
 def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = None) -> Sequence[Augment]:
-    """The augmentations of a view, in their order."""
+    """Return the augmentations of a view, in their order."""
     options = config.data
     augments: list[Augment] = []
     if options.pad_crop:
@@ -207,14 +209,14 @@ def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = No
 
 
 def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
-    """The configured network, and its labels-only companion if there is to be one."""
+    """Return the configured network, blended with a companion if the configuration asks for one."""
     main = network_of(config, shape, classes)
     share = config.objective.blend
     return Blend(main, network_of(config, shape, classes), share) if share else main
 
 
 def load_network(path: Path, data: DataSet) -> nn.Module:
-    """The trained network of a finished run, in evaluation mode.
+    """Return the trained network of a finished run, in evaluation mode.
 
     Args:
         path: the run directory.
@@ -231,7 +233,7 @@ def load_network(path: Path, data: DataSet) -> nn.Module:
 def trained(
     path: Path, data_dir: Path | None = None, dataset: str | None = None
 ) -> tuple[nn.Module, DataSet, Preprocess]:
-    """The network of a finished run, the data that it was trained on, and what is done to them first.
+    """Return the network of a finished run, the data that it was trained on, and their preprocessing.
 
     Args:
         path: the run directory.
@@ -271,7 +273,7 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
-    """The weights as safetensors takes them: on the CPU, none sharing memory with another."""
+    """Return the weights as safetensors takes them: on the CPU, without shared memory."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
 
 
@@ -288,14 +290,12 @@ def _refuse_to_mix(
     if run.finished:
         raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
     _refuse_other_data(run, data)
-    if state is not None and state.get("format") != FORMAT:
-        raise RunError(f"{run.checkpoint} was written by another version of advdrop; delete it to start the run again")
     if state is not None and state["own"] != own:
         raise RunError(f"{run.path} was started with your own {', '.join(state['own']) or 'nothing'}, not {own}")
 
 
-def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Recorder) -> dict[str, Any]:
-    last = recorder.rows[-1]
+def _result(config: RunConfig, data: DataSet, network: nn.Module, history: History) -> dict[str, Any]:
+    last = history.rows[-1]
     measured = {
         key.replace("/", "_"): last[key] for key in ("test/error_percent", "validation/error_percent") if key in last
     }
@@ -306,18 +306,18 @@ def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Reco
         "labels": config.labels,
         "seed": config.seed,
         "preset": config.preset,
-        "network": "own" if "network" in recorder.own else config.network.name,
+        "network": "own" if "network" in history.own else config.network.name,
         "parameters": sum(p.numel() for p in network.parameters()),
         "updates": config.training.updates,
         "precision": config.engine.precision,
         "memory_format": config.engine.memory_format,
-        "seconds": round(recorder.seconds, 3),
-        "milliseconds_per_update": round(1000 * recorder.training_seconds / config.training.updates, 3),
+        "seconds": round(history.seconds, 3),
+        "milliseconds_per_update": round(1000 * history.training_seconds / config.training.updates, 3),
         "dataset_checksum": data.checksum,
         "shape": list(data.shape),
         "examples": len(data.train),
         "test_images": len(data.test),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **recorder.origins[-1],
-        **({"earlier": recorder.origins[:-1]} if len(recorder.origins) > 1 else {}),
+        **history.origins[-1],
+        **({"earlier": history.origins[:-1]} if len(history.origins) > 1 else {}),
     }

@@ -27,7 +27,7 @@ from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.devices import fabric_of, resolve_auto
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.run import augments_of, blended, preprocess_of, split_of, train, training_of
+from advdrop.lab.engine.run import preprocess_of, split_of, train, training_of
 from advdrop.lab.engine.training import Training
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
@@ -47,9 +47,8 @@ def configured(data: DataSet, method: str, updates: int) -> RunConfig:
 
 def built(config: RunConfig, data: DataSet) -> Training:
     """Return the network, the objective and the batches of the run."""
-    split, network = split_of(config, data), blended(config, data.shape, len(data.classes))
-    preprocess, augments, fabric = preprocess_of(config, data, split), augments_of(config), fabric_of(config.engine)
-    return training_of(config, data, split, preprocess, network, augments, fabric)
+    split = split_of(config, data)
+    return training_of(config, data, split, preprocess_of(config, data, split), fabric_of(config.engine))
 
 
 def bare(run: Training, updates: int) -> Iterator[None]:

@@ -16,7 +16,7 @@ def test_elsewhere_it_is_a_line_an_epoch_with_the_time_that_is_left(monkeypatch)
     with Progress(updates=100, done=20, name="pi", file=file) as shown:
         for _ in range(40):
             shown.advance()
-        shown.epoch(60, {"train/loss": 0.12345, "test/error_percent": 4.2, "beta1": 0.9})
+        shown.epoch({"train/loss": 0.12345, "test/error_percent": 4.2, "beta1": 0.9})
     # 40 updates took 30 seconds, 40 are left.
     assert file.getvalue() == "pi  update 60/100  loss 0.1235  test error 4.20 %  0:00:30 done, 0:00:30 left\n"
 
@@ -28,7 +28,7 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch):
     with Progress(updates=10, done=4, name="pi [0]", file=file) as shown:
         for _ in range(6):
             shown.advance()
-        shown.epoch(10, {"train/loss": 0.5})
+        shown.epoch({"train/loss": 0.5})
         shown.say("a word [1]")
     assert "10/10" in file.getvalue()
     assert "loss 0.5000" in file.getvalue()
@@ -40,7 +40,7 @@ def test_quiet_is_quiet():
     file = Terminal()
     with Progress(updates=10, done=0, name="pi", file=file, show=False) as shown:
         shown.advance()
-        shown.epoch(1, {"train/loss": 0.5})
+        shown.epoch({"train/loss": 0.5})
         shown.say("a word")
     assert file.getvalue() == ""
 
@@ -50,7 +50,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch):
     file = Terminal()
     with Progress(updates=10, done=0, name="pi", file=file) as shown:
         shown.advance()
-        shown.epoch(1, {"train/loss": 0.5})
+        shown.epoch({"train/loss": 0.5})
     assert file.getvalue().startswith("pi  update 1/10  loss 0.5000  ")
 
 

@@ -13,7 +13,7 @@ from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.engine.devices import fabric_of, resolve_auto
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.run import augments_of, blended, split_of, training_of
+from advdrop.lab.engine.run import split_of, training_of
 from advdrop.randomness import borrowed_noise
 
 
@@ -33,10 +33,8 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
     config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
     keep_freed_memory()
     with borrowed_noise(torch.device("cpu")):
-        network = blended(config, data.shape, len(data.classes))
         preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
-        split, augments, fabric = split_of(config, data), augments_of(config), fabric_of(config.engine)
-        training = training_of(config, data, split, preprocess, network, augments, fabric)
+        training = training_of(config, data, split_of(config, data), preprocess, fabric_of(config.engine))
         training.trust.value = 1.0
         training.start()
         times = []
@@ -45,4 +43,5 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
             training.update(config.training.updates - 1)  # at the end of the training all terms have their weights
             times.append(time.perf_counter() - start)
     each = sum(times[1:]) / updates  # the first one warms up
-    return Estimate(sum(p.numel() for p in network.parameters()), 1000 * each, each * config.training.updates)
+    parameters = sum(p.numel() for p in training.network.parameters())
+    return Estimate(parameters, 1000 * each, each * config.training.updates)

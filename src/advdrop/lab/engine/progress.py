@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,32 +17,23 @@ if TYPE_CHECKING:
     import rich.progress
 
 
+@dataclass
 class Progress:
-    """Shows the updates of one run: a bar on a terminal, elsewhere a line after each epoch.
+    """Shows the updates of one run: a bar on a terminal, elsewhere a line after each epoch."""
 
-    Args:
-        updates: the number of all updates.
-        done: how many were done before.
-        name: the name of the run.
-        file: where to write; standard error by default.
-        show: whether to show anything.
-        tell: called with the number of updates done, at the start and after each update.
-    """
+    updates: int  # the number of all updates
+    done: int  # the number of updates done before
+    name: str
+    file: TextIO = field(default_factory=lambda: sys.stderr)
+    show: bool = True
+    tell: Callable[[int], None] | None = None  # called with the number of updates done, after each update
 
-    def __init__(
-        self,
-        updates: int,
-        done: int,
-        name: str,
-        file: TextIO | None = None,
-        show: bool = True,
-        tell: Callable[[int], None] | None = None,
-    ) -> None:
-        self.updates, self.done, self.started_at, self.name = updates, done, done, name
-        self.file, self.show, self.tell = file or sys.stderr, show, tell or (lambda _: None)
-        self.start = time.monotonic()
-        self.bar = _bar(self.file, name, updates, done) if show and is_terminal(self.file) else None
-        self.tell(done)
+    def __post_init__(self) -> None:
+        self.start, self.before = time.monotonic(), self.done
+        terminal = self.show and self.file.isatty() and os.environ.get("TERM") != "dumb"
+        self.bar = _bar(self.file, self.name, self.updates, self.done) if terminal else None
+        if self.tell is not None:
+            self.tell(self.done)
 
     def __enter__(self) -> Progress:
         """Show the bar."""
@@ -58,11 +50,12 @@ class Progress:
     def advance(self) -> None:
         """Count one more update."""
         self.done += 1
-        self.tell(self.done)
+        if self.tell is not None:
+            self.tell(self.done)
         if self.bar is not None:
             self.bar.advance(self.bar.task_ids[0])
 
-    def epoch(self, done: int, numbers: dict[str, float]) -> None:
+    def epoch(self, numbers: dict[str, float]) -> None:
         """Show the metrics of an epoch."""
         shown = "  ".join(
             f"{label} {numbers[key]:.{digits}f}{unit}" for key, label, digits, unit in SHOWN if key in numbers
@@ -71,8 +64,9 @@ class Progress:
             self.bar.update(self.bar.task_ids[0], numbers=shown)
             return
         spent = time.monotonic() - self.start
-        left = spent / max(done - self.started_at, 1) * (self.updates - done)
-        self.say(f"{self.name}  update {done}/{self.updates}  {shown}  {duration(spent)} done, {duration(left)} left")
+        left = spent / max(self.done - self.before, 1) * (self.updates - self.done)
+        clock = f"{duration(spent)} done, {duration(left)} left"
+        self.say(f"{self.name}  update {self.done}/{self.updates}  {shown}  {clock}")
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -81,11 +75,6 @@ class Progress:
                 self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
             elif self.show:
                 print(text, file=self.file, flush=True)
-
-
-def is_terminal(file: TextIO) -> bool:
-    """Return True if a bar can be shown in this file."""
-    return file.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _bar(file: TextIO, name: str, updates: int, done: int) -> rich.progress.Progress:

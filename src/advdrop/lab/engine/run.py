@@ -91,9 +91,7 @@ def train(
     # All errors in a configuration are found here, before anything is written.
     with borrowed_noise(torch.device("cpu")):
         preprocess = preprocess_of(config, data, split, show)
-        torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
-        network = network if network is not None else blended(config, data.shape, len(data.classes))
-        training = training_of(config, data, split, preprocess, network, augments_of(config, augment), fabric)
+        training = training_of(config, data, split, preprocess, fabric, network, augment)
         training.batches.at(0)
         history = History(**{key: state[key] for key in History.__annotations__}) if state else History(own)
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
@@ -101,14 +99,14 @@ def train(
         if main and not resume:
             run = RunDirectory.create(run.path, config, split, force)
         shown = Progress(config.training.updates, history.update, name or run.path.name, show=show, tell=tell)
-        recorder = Recorder(training, history, run, shown, partial(_errors, network, data, split, preprocess))
+        evaluate = partial(_errors, training.network, data, split, preprocess)
         with run.locked() if main else nullcontext():
             try:
                 training.start()
                 if state:
                     training.load_state(state)
-                recorder.fit()
-                return _finish(config, run, data, network, history) if main else {}
+                Recorder(training, history, run, shown, evaluate).fit()
+                return _finish(training, history, run, data) if main else {}
             except OSError as error:  # a full disk or a lost folder is not a wrong argument
                 raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
             except RuntimeError as error:
@@ -123,36 +121,24 @@ def training_of(
     data: DataSet,
     split: LabelSplit,
     preprocess: Preprocess,
-    network: nn.Module,
-    augments: Sequence[Augment],
     fabric: Fabric,
+    network: nn.Module | None = None,
+    augment: Callable[[Tensor], Tensor] | None = None,
 ) -> Training:
-    """Return the training of this network. It has no unlabeled images if no term uses them."""
+    """Return the training of the configured network, or of your own one."""
+    torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
+    network = network if network is not None else blended(config, data.shape, len(data.classes))
     network = set_memory_format(network, config.engine.memory_format)
     companion = None
     if isinstance(network, Blend):
         companion = Companion(network.companion, data.train, split, preprocess, config.seed)
     trust = Trust(1.0 if companion is None else 0.0)
     objective = objective_of(config, len(data.train), len(data.classes), trust)
-    unlabeled = config.training.unlabeled if any(term.rows == "unlabeled" for _, term in objective.parts) else 0
-    sizes = (config.training.labeled, unlabeled)
+    uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
+    sizes = (config.training.labeled, config.training.unlabeled if uses_unlabeled else 0)
+    augments = augments_of(config, augment)
     batches = Batches(data.train, split, *sizes, preprocess, augments, config.seed, fabric.device)
     return Training(config, fabric, network, objective, batches, trust, companion)
-
-
-def _finish(
-    config: RunConfig, run: RunDirectory, data: DataSet, network: nn.Module, history: History
-) -> dict[str, Any]:
-    """Write the weights and then the result: a run that has a result is complete."""
-    if history.update < config.training.updates:
-        raise StoppedError(
-            f"stopped after update {history.update} of {config.training.updates}; go on with: {run.how_to_resume}"
-        )
-    with written(run.model) as file:
-        file.write(save(weights_of(network), metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
-    result = _result(config, data, network, history)
-    run.write_result(result)
-    return result
 
 
 def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:
@@ -161,31 +147,68 @@ def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Pr
     return {key: error_percent(network, examples, preprocess) for key, examples in sets.items() if len(examples)}
 
 
+def _finish(training: Training, history: History, run: RunDirectory, data: DataSet) -> dict[str, Any]:
+    """Write the weights and then the result: a run that has a result is complete."""
+    config, network, updates = training.config, training.network, training.config.training.updates
+    if history.update < updates:
+        raise StoppedError(f"stopped after update {history.update} of {updates}; go on with: {run.how_to_resume}")
+    with written(run.model) as file:
+        file.write(save(weights_of(network), metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
+    errors = {key: value for key, value in history.rows[-1].items() if key.endswith("/error_percent")}
+    result = {
+        **{key.replace("/", "_"): errors[key] for key in sorted(errors)},
+        "method": config.method,
+        "dataset": data.name,
+        "labels": config.labels,
+        "seed": config.seed,
+        "preset": config.preset,
+        "network": "own" if "network" in history.own else config.network.name,
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "updates": updates,
+        "precision": config.engine.precision,
+        "memory_format": config.engine.memory_format,
+        "seconds": round(history.seconds, 3),
+        "milliseconds_per_update": round(1000 * history.training_seconds / updates, 3),
+        "dataset_checksum": data.checksum,
+        "shape": list(data.shape),
+        "examples": len(data.train),
+        "test_images": len(data.test),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **history.origins[-1],
+        **({"earlier": history.origins[:-1]} if len(history.origins) > 1 else {}),
+    }
+    run.write_result(result)
+    return result
+
+
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
     """Return which rows are labeled, unlabeled and held out."""
-    options = config.data
+    options, classes = config.data, len(data.classes)
     split = split_labels(
         data.train.y,
         config.labels,
         config.seed,
         validation=options.validation,
         overlap=options.overlap,
-        classes=len(data.classes),
+        classes=classes,
     )
     return replace(split, dataset=data.checksum)
 
 
 def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress: bool = False) -> Preprocess:
     """Return the preprocessing, fitted on the training images without those held out."""
-    options = config.data
-    seen = torch.ones(len(data.train), dtype=torch.bool)
-    seen[split.validation] = False
+    options, images = config.data, data.train.x
+    if len(split.validation):
+        seen = torch.ones(len(images), dtype=torch.bool)
+        seen[split.validation] = False
+        images = images[seen]
     if options.zca and progress:
         said = f"whitening {len(data.train):,} images (half a minute for CIFAR-10; kept for the next run) ..."
         print(said, file=sys.stderr, flush=True)
+    scaling = options.scaling if images.dtype == torch.uint8 else "none"
     return fit(
-        data.train.x[seen] if len(split.validation) else data.train.x,
-        scaling=options.scaling if data.train.x.dtype == torch.uint8 else "none",
+        images,
+        scaling=scaling,
         standardize=options.standardize,
         zca=options.zca,
         regularizer=options.zca_regularizer,
@@ -216,12 +239,7 @@ def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
 
 
 def load_network(path: Path, data: DataSet) -> nn.Module:
-    """Return the trained network of a finished run, in evaluation mode.
-
-    Args:
-        path: the run directory.
-        data: what it was trained on, see ``advdrop.lab.data.load``.
-    """
+    """Return the trained network of a finished run, in evaluation mode. ``data`` is what it was trained on."""
     run = RunDirectory.open(path)
     if run.result["network"] == "own":
         raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
@@ -235,10 +253,7 @@ def trained(
 ) -> tuple[nn.Module, DataSet, Preprocess]:
     """Return the network of a finished run, the data that it was trained on, and their preprocessing.
 
-    Args:
-        path: the run directory.
-        data_dir: where the data are now, if not where they were.
-        dataset: where your own data are now, if not where they were.
+    ``data_dir`` and ``dataset`` are needed if the data are not where they were.
     """
     run = RunDirectory.open(path)
     config, _ = run.config, run.result  # an error if it is not finished
@@ -248,27 +263,16 @@ def trained(
 
 
 def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:
-    """Measure a finished run again, from its weights: the test error, and that of each class.
-
-    Args:
-        path: the run directory.
-        data_dir: where the data are now, if not where they were.
-        dataset: where your own data are now, if not where they were.
-    """
+    """Measure the test error of a finished run again, and that of each class. For the arguments see ``trained``."""
     recorded = RunDirectory.open(path).result
     network, data, preprocess = trained(path, data_dir, dataset)
-    found = predictions(network, data.test.x, preprocess, progress=True)
-    wrong = found != data.test.y
-    classes = {
-        name: 100.0 * float(wrong[data.test.y == c].float().mean())
-        for c, name in enumerate(data.classes)
-        if bool((data.test.y == c).any())
-    }
+    wrong = predictions(network, data.test.x, preprocess, progress=True) != data.test.y
+    rows = {name: data.test.y == number for number, name in enumerate(data.classes)}
     return {
         "test_error_percent": 100.0 * int(wrong.sum()) / len(wrong),
         "recorded_test_error_percent": recorded["test_error_percent"],
         "images": len(wrong),
-        "class_error_percent": classes,
+        "class_error_percent": {name: 100.0 * float(wrong[y].float().mean()) for name, y in rows.items() if y.any()},
     }
 
 
@@ -292,32 +296,3 @@ def _refuse_to_mix(
     _refuse_other_data(run, data)
     if state is not None and state["own"] != own:
         raise RunError(f"{run.path} was started with your own {', '.join(state['own']) or 'nothing'}, not {own}")
-
-
-def _result(config: RunConfig, data: DataSet, network: nn.Module, history: History) -> dict[str, Any]:
-    last = history.rows[-1]
-    measured = {
-        key.replace("/", "_"): last[key] for key in ("test/error_percent", "validation/error_percent") if key in last
-    }
-    return {
-        **measured,
-        "method": config.method,
-        "dataset": data.name,
-        "labels": config.labels,
-        "seed": config.seed,
-        "preset": config.preset,
-        "network": "own" if "network" in history.own else config.network.name,
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "updates": config.training.updates,
-        "precision": config.engine.precision,
-        "memory_format": config.engine.memory_format,
-        "seconds": round(history.seconds, 3),
-        "milliseconds_per_update": round(1000 * history.training_seconds / config.training.updates, 3),
-        "dataset_checksum": data.checksum,
-        "shape": list(data.shape),
-        "examples": len(data.train),
-        "test_images": len(data.test),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **history.origins[-1],
-        **({"earlier": history.origins[:-1]} if len(history.origins) > 1 else {}),
-    }

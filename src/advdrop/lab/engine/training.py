@@ -23,7 +23,7 @@ from advdrop.lab.data.batches import Batches
 from advdrop.lab.engine.companion import Companion, main_network
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import Row, RunDirectory
-from advdrop.lab.engine.signals import StopSignals
+from advdrop.lab.engine.signals import stop_signals
 from advdrop.objectives import Objective
 from advdrop.randomness import derived_seed, seed_noise
 from advdrop.schedules import Trust
@@ -38,24 +38,14 @@ AGREE_EVERY = 20
 
 @dataclass(eq=False)
 class Training:
-    """What is trained, and how to do one update.
-
-    Args:
-        config: the run.
-        fabric: devices, processes and precision.
-        network: everything that is trained: the network, or a blend of it and its companion.
-        objective: the loss of the network.
-        batches: the data.
-        trust: the factor of the terms for unlabeled images.
-        companion: the training of the companion, if there is one. Its skill decides the trust.
-    """
+    """What is trained, and how to do one update."""
 
     config: RunConfig
-    fabric: Fabric
-    network: nn.Module
+    fabric: Fabric  # devices, processes and precision
+    network: nn.Module  # or a blend of the network and its companion
     objective: Objective
     batches: Batches
-    trust: Trust
+    trust: Trust  # the factor of the terms for unlabeled images; the skill of the companion decides it
     companion: Companion | None = None
 
     def __post_init__(self) -> None:
@@ -130,12 +120,7 @@ class PartialLoss(nn.Module):
         self.step = Step(main_network(training.network), training.objective, updating=options.updating)
 
     def forward(self, update: int, turn: int) -> Tensor:
-        """Make the batch of this process and return its loss.
-
-        Args:
-            update: the number of the update.
-            turn: which of the accumulated parts of the update.
-        """
+        """Make the batch of this process and return its loss. ``turn`` counts the accumulated parts of the update."""
         run = self.training_run
         config, processes = run.config, run.fabric.world_size
         parts, part = config.engine.accumulate * processes, turn * processes + run.fabric.global_rank
@@ -152,19 +137,12 @@ class PartialLoss(nn.Module):
 
 @dataclass
 class Metrics:
-    """The losses and measures of an epoch, added up on the device, so that no step waits for a number.
-
-    Args:
-        sums: the sum of each number.
-        counts: how often each number was added.
-        weights: λ of each term at the last update.
-        bad: for each term, the first update at which it was not finite, or −1.
-    """
+    """The losses and measures of an epoch, added up on the device, so that no step waits for a number."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-    bad: Tensor | None = None
+    weights: dict[str, float] = field(default_factory=dict)  # λ of each term at the last update
+    bad: Tensor | None = None  # for each term, the first update at which it was not finite, or −1
 
     def add(self, update: int, loss: Loss) -> None:
         """Add the loss of one step."""
@@ -198,47 +176,30 @@ class Metrics:
 
 @dataclass
 class History:
-    """What a checkpoint holds of a run, beside the state of its training.
+    """What a checkpoint holds of a run, beside the state of its training."""
 
-    Args:
-        own: what was given from Python and is not in the configuration.
-        update: the number of updates done.
-        rows: the metrics of each epoch.
-        seconds: the time of the run.
-        training_seconds: the time of its updates.
-        origins: versions, commit and machine of each part of the run: it may be resumed with others.
-    """
-
-    own: list[str]
-    update: int = 0
-    rows: list[Row] = field(default_factory=list)
+    own: list[str]  # what was given from Python and is not in the configuration
+    update: int = 0  # the number of updates done
+    rows: list[Row] = field(default_factory=list)  # the metrics of each epoch
     seconds: float = 0.0
-    training_seconds: float = 0.0
-    origins: list[dict[str, Any]] = field(default_factory=list)
+    training_seconds: float = 0.0  # without evaluations and checkpoints
+    origins: list[dict[str, Any]] = field(default_factory=list)  # versions, commit and machine, of each resumption
 
 
 @dataclass(eq=False)
 class Recorder:
-    """Runs a training and writes its run directory.
-
-    Args:
-        training: what is run.
-        history: what was done before; it is continued.
-        run: the directory.
-        progress: what the user sees.
-        evaluate: measures errors: names and values.
-    """
+    """Runs a training and writes its run directory."""
 
     training: Training
     history: History
     run: RunDirectory
     progress: Progress
-    evaluate: Callable[[], dict[str, float]]
+    evaluate: Callable[[], dict[str, float]]  # returns the errors by their names
 
     def fit(self) -> None:
         """Train until the last update, or until a signal asks to stop."""
         self._mark = self._saved_at = time.monotonic()
-        with self.progress, StopSignals(self.progress) as signals:
+        with self.progress, stop_signals(self.progress) as signaled:
             for update in range(self.history.update, self.training.config.training.updates):
                 try:
                     self.training.update(update)
@@ -246,7 +207,7 @@ class Recorder:
                     raise self._diverged(update, str(error)) from None
                 self.history.update = update + 1
                 self.progress.advance()
-                if self.record(signals.received):
+                if self.record(stop=signaled()):
                     return
 
     def record(self, stop: bool) -> bool:
@@ -294,7 +255,7 @@ class Recorder:
         history.rows.append(row)
         if fabric.is_global_zero:
             self.run.write_metrics(history.rows)
-            self.progress.epoch(history.update, row)
+            self.progress.epoch(row)
             if training.config.engine.tensorboard:
                 for name, value in row.items():
                     self._tensorboard.add_scalar(name, value, history.update)

@@ -52,6 +52,18 @@ def test_metrics_are_resumed_where_they_were_saved(tmp_path):
     assert second.weights == whole.weights
 
 
+def test_resumed_metrics_move_to_the_device():
+    """A checkpoint is read to the CPU, whatever the device is."""
+    saved = Metrics()
+    saved.add(0, loss(0.1, ce=0.1))
+    with torch.device("meta"):
+        value = torch.empty(())
+    metrics = Metrics(**saved.state_dict())
+    metrics.add(1, Loss(value, {"ce": value}, {"ce": 1.0}, {}))
+    assert all(mean.device.type == "meta" for mean in metrics.means().values())
+    assert metrics.bad.device.type == "meta"
+
+
 def test_adding_waits_for_nothing():
     """Every number stays a tensor until someone looks: on a device, a step must not wait for it."""
     metrics = Metrics()

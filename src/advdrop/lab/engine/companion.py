@@ -44,33 +44,19 @@ def main_network(network: nn.Module) -> nn.Module:
 
 
 class Companion:
-    """The training of the companion.
-
-    Args:
-        network: the companion.
-        examples: the training set.
-        split: which of it is labeled.
-        preprocess: applied to images before the network.
-        seed: which labels are held out.
-    """
+    """The training of the companion: a part of the labels, chosen by ``seed``, is held out to measure its skill."""
 
     def __init__(
         self, network: nn.Module, examples: Examples, split: LabelSplit, preprocess: Preprocess, seed: int
     ) -> None:
-        self.network = network
+        self.network, self._preprocess = network, preprocess
         rows = held_out(examples.y, split.labeled, seed)
         self._held = torch.zeros(len(examples), dtype=torch.bool)
         self._held[rows] = True
-        self._tested, self._preprocess = Examples(examples.x[rows], examples.y[rows]), preprocess
+        self._tested = Examples(examples.x[rows], examples.y[rows])
 
     def loss(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """Return the mean cross-entropy of the labels that are not held out.
-
-        Args:
-            x: labeled images.
-            y: their labels.
-            rows: their positions in the training set.
-        """
+        """Return the mean cross-entropy of the labels that are not held out; ``rows`` are their positions."""
         kept = (~self._held[rows.cpu()]).to(x.device)
         value = nn.functional.cross_entropy(self.network(x), y, reduction="none")
         return (value * kept).sum() / kept.sum().clamp_min(1)

@@ -155,7 +155,7 @@ class Metrics:
             self.counts[name] = self.counts.get(name, 0) + 1
         # A term of weight 0 did not run.
         finite = torch.stack([loss.terms.get(name, loss.loss.new_zeros(())).isfinite() for name in loss.weights])
-        bad = torch.full_like(finite, -1, dtype=torch.int64) if self.bad is None else self.bad
+        bad = torch.full_like(finite, -1, dtype=torch.int64) if self.bad is None else self.bad.to(finite.device)
         self.bad = torch.where(finite | (bad >= 0), bad, update)
 
     def first_not_finite(self) -> tuple[int, str] | None:
@@ -219,13 +219,12 @@ class Recorder:
         # To look at the losses means to wait for an accelerator. On a CPU it costs nothing.
         look = epoch_ends or due or stop or fabric.device.type == "cpu"
         bad = self.training.metrics.first_not_finite() if look else None
-        wishes = [bad is not None, stop, due]
+        any_bad = bad is not None
         if fabric.world_size > 1 and (epoch_ends or done % AGREE_EVERY == 0):
-            votes: Any = fabric.all_reduce(torch.tensor(wishes, device=fabric.device).float(), reduce_op="sum")
-            wishes = [vote > 0 for vote in votes.tolist()]
+            wishes = torch.tensor([any_bad, stop, due], dtype=torch.float32, device=fabric.device)
+            any_bad, stop, due = (fabric.all_reduce(wishes, reduce_op="sum") > 0).tolist()  # type: ignore[operator, union-attr]
         elif fabric.world_size > 1:
-            wishes = [False, False, False]
-        any_bad, stop, due = wishes
+            any_bad = stop = due = False  # until the next time that all processes ask each other
         if any_bad:
             number, term = bad or (done, "a loss of another process")
             raise self._diverged(number, f"{term} is not finite")

@@ -117,6 +117,22 @@ def test_the_device_is_that_of_fabric(monkeypatch):
         assert device_of(Engine()) == "cpu"
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_each_pass_converts_the_weights_again(precision, dtype):
+    """A weight that is converted once for two passes would add their gradients up in half precision."""
+    network, x = nn.Linear(4, 3), torch.randn(5, 4)
+
+    def gradient(*factors):
+        network.zero_grad()
+        with fabric_of(Engine(accelerator="cpu", precision=precision)).autocast():
+            assert network(x).dtype == dtype
+            loss = sum((factor * network(x).float().square()).sum() for factor in factors)
+        loss.backward()
+        return network.weight.grad.clone()
+
+    assert torch.equal(gradient(1.0, 0.01), gradient(1.0) + gradient(0.01))
+
+
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match=r"engine: .*abacus"):
         fabric_of(Engine(accelerator="abacus"))

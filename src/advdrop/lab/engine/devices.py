@@ -74,9 +74,19 @@ def fabric_of(engine: Engine) -> Fabric:
         from lightning_fabric.plugins import MixedPrecision, Precision
     finally:
         if hidden:
-            del sys.modules["torchmetrics"]
+            sys.modules.pop("torchmetrics", None)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    # With its name instead of the plugin, Fabric would replace fp16 by bf16 on a CPU.
+
+    class Mixed(MixedPrecision):
+        """Mixed precision that converts a weight for each pass, so that the gradients of all passes add up in float32.
+
+        It is given to Fabric as an object, because Fabric would replace the name of fp16 by that of bf16 on a CPU.
+        """
+
+        def forward_context(self) -> torch.autocast:
+            dtype = torch.bfloat16 if self.precision == "bf16-mixed" else torch.float16
+            return torch.autocast(self.device, dtype=dtype, cache_enabled=False)
+
     names: dict[str, Any] = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
     mixed = names.get(engine.precision)
     try:
@@ -85,7 +95,7 @@ def fabric_of(engine: Engine) -> Fabric:
             devices=engine.devices,
             num_nodes=engine.nodes,
             strategy="ddp" if expected > 1 else "auto",
-            plugins=MixedPrecision(mixed, device_of(engine)) if mixed else Precision(),
+            plugins=Mixed(mixed, device_of(engine)) if mixed else Precision(),
         )
     except Exception as error:  # Fabric has many ways to say that a device is not there
         raise ConfigError(f"engine: {error}") from None

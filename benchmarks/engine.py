@@ -1,9 +1,9 @@
-"""What the engine adds to an update: `advdrop train` against the same updates in a plain loop; and the input alone.
+"""The cost of the engine: updates of `advdrop train` against the same updates in a bare loop; and of the input alone.
 
-The two take turns: whenever the engine asks for a batch, one update of the plain loop runs first, so other work on the
-machine slows both alike. An update of the engine is timed from one batch to the next. This includes Lightning, the
-schedules, the measurements of the search and everything between updates. Medians are compared, and means too: a mean
-also includes the rows of metrics that are written at the end of an epoch. Neither side evaluates.
+Both take turns: when the engine asks for a batch, one update of the bare loop runs first, so that other work on the
+machine slows both. An update of the engine is timed from one batch to the next. This includes Fabric, the schedules,
+the measurements of the search and everything between updates. Medians are compared, and means too: a mean also includes
+the rows of metrics that are written after each epoch. Neither side evaluates.
 
     python benchmarks/engine.py [--json FILE] [--updates 200]
 """
@@ -14,23 +14,21 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from advdrop.lab.config.config import RunConfig
-from advdrop.lab.config.methods import network_of, objective_of
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.data.batches import Batches
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
+from advdrop.lab.engine.devices import fabric_of, resolve_auto
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.module import batches_of
-from advdrop.lab.engine.run import augments_of, preprocess_of, split_of, train
-from advdrop.lab.engine.speed import chosen, laid_out
+from advdrop.lab.engine.run import preprocess_of, split_of, train, training_of
+from advdrop.lab.engine.training import Training
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
 from measure import progress, record
@@ -40,33 +38,35 @@ WARM_UP = 10
 
 
 def configured(data: DataSet, method: str, updates: int) -> RunConfig:
-    """The default run with epochs of twenty updates."""
+    """Return a run of the paper with epochs of twenty updates. It has no companion, so a bare loop does the same."""
     length = {"updates": updates, "epoch_updates": 20, "evaluate_every": 0}
-    return resolve("mnist5k", shape=data.shape, examples=len(data.train), method=method, settings={"training": length})
+    settings, shape, examples = {"training": length, "engine": {"accelerator": "cpu"}}, data.shape, len(data.train)
+    config = resolve("mnist5k", shape=shape, examples=examples, method=method, preset="paper", settings=settings)
+    return resolve_auto(config)
 
 
-def bare(config: RunConfig, data: DataSet) -> Iterator[None]:
-    """The same updates in a plain loop, one at a time."""
-    config = chosen(config, data.shape)
-    network = laid_out(network_of(config, data.shape, len(data.classes)), config.engine.memory_format)
-    objective = objective_of(config, len(data.train), len(data.classes))
+def built(config: RunConfig, data: DataSet) -> Training:
+    """Return the network, the objective and the batches of the run."""
     split = split_of(config, data)
-    preprocess = preprocess_of(config, data, split)
-    batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
-    step, optimizer = Step(network, objective), torch.optim.Adam(network.parameters(), fused=True)
+    return training_of(config, data, split, preprocess_of(config, data, split), fabric_of(config.engine))
+
+
+def bare(run: Training, updates: int) -> Iterator[None]:
+    """Do the same updates in a bare loop, one at a time."""
+    step, optimizer = Step(run.network, run.objective), torch.optim.Adam(run.network.parameters(), fused=True)
     at = Batches.at  # before it is replaced by the one that measures the engine
-    for update in range(config.training.updates):
+    for update in range(updates):
         yield
         optimizer.zero_grad()
-        step(**vars(at(batches, update)), progress=update / config.training.updates).loss.backward()
+        step(**vars(at(run.batches, update)), progress=update / updates).loss.backward()
         optimizer.step()
     yield
 
 
-def in_turns(config: RunConfig, data: DataSet, training: Callable[[], object]) -> dict[str, list[float]]:
-    """Seconds of each update of the bare loop and of the training, which take turns."""
+def in_turns(config: RunConfig, data: DataSet) -> dict[str, list[float]]:
+    """Return the seconds of each update of the bare loop and of the engine."""
     times: dict[str, list[float]] = {"bare": [], "engine": []}
-    loop, at = bare(config, data), Batches.at
+    loop, at = bare(built(config, data), config.training.updates), Batches.at
     next(loop)
     resumed = time.perf_counter()
 
@@ -81,24 +81,24 @@ def in_turns(config: RunConfig, data: DataSet, training: Callable[[], object]) -
 
     Batches.at = watched  # type: ignore[method-assign]
     try:
-        training()
+        with tempfile.TemporaryDirectory() as folder:
+            train(config, Path(folder) / "run", data=data, progress=False)
     finally:
         Batches.at = at  # type: ignore[method-assign]
-    # The engine looks at the first batch before it begins, and the first updates warm up.
+    # The engine makes the first batch before it starts, and the first updates warm up.
     return {name: values[WARM_UP:] for name, values in times.items()}
 
 
 def measure(method: str, updates: int) -> dict[str, Any]:
-    """The medians of both, taking turns."""
+    """Return the row of the record of one method."""
     data = load("mnist5k")
     config = configured(data, method, updates)
     progress(f"{method}: {updates} updates of each")
-    with tempfile.TemporaryDirectory() as folder:
-        times = in_turns(config, data, partial(train, config, Path(folder) / "run", data=data, progress=False))
-    progress("")
+    times, batches = in_turns(config, data), built(config, data).batches
     medians = {name: statistics.median(values) for name, values in times.items()}
     means = {name: statistics.mean(values) for name, values in times.items()}
-    alone = input_alone(config, data)
+    alone = statistics.median(seconds_of_a_batch(batches, update) for update in range(200))
+    progress("")
     return {
         "method": method,
         "updates": len(times["engine"]),
@@ -106,27 +106,21 @@ def measure(method: str, updates: int) -> dict[str, Any]:
         **{f"{name}_ms_per_update": round(1000 * median, 2) for name, median in medians.items()},
         "overhead_percent": round(100 * (medians["engine"] / medians["bare"] - 1), 2),
         "overhead_of_the_mean_percent": round(100 * (means["engine"] / means["bare"] - 1), 2),
-        "input_ms": round(alone, 3),
-        "input_percent": round(100 * alone / (1000 * medians["bare"]), 2),
+        "input_ms": round(1000 * alone, 3),
+        "input_percent": round(100 * alone / medians["bare"], 2),
     }
 
 
-def input_alone(config: RunConfig, data: DataSet, updates: int = 200) -> float:
-    """Milliseconds in which a batch is made, the median."""
-    split = split_of(config, data)
-    objective = objective_of(config, len(data.train), len(data.classes))
-    batches = batches_of(config, objective, data.train, split, preprocess_of(config, data, split), augments_of(config))
-    times = []
-    for update in range(updates):
-        start = time.perf_counter()
-        batches.at(update)
-        times.append(1000 * (time.perf_counter() - start))
-    return statistics.median(times)
+def seconds_of_a_batch(batches: Batches, update: int) -> float:
+    """Return the time in which a batch is made."""
+    start = time.perf_counter()
+    batches.at(update)
+    return time.perf_counter() - start
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """As the performance page shows it."""
-    text = "| method | a plain loop | the engine | difference | difference of the means | its input alone |\n"
+    """Return the table of the performance page."""
+    text = "| method | a bare loop | the engine | difference | difference of the means | its input alone |\n"
     text += "|---|---|---|---|---|---|\n"
     for row in rows:
         text += (

@@ -18,8 +18,8 @@ import torch
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.engine.devices import resolve_auto, set_memory_format
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.speed import chosen, laid_out
 from advdrop.lab.report.text_table import table as text_table
 from advdrop.lab.suites.suite import Key, Suite
 from advdrop.step.batch import Batch
@@ -43,8 +43,8 @@ def batch_of(config: RunConfig, shape: tuple[int, ...]) -> Batch:
 
 def cost(config: RunConfig, shape: tuple[int, ...], examples: int, updates: int) -> tuple[int, float]:
     """The arithmetic of an update, counted at the first one, and the median time of a few more."""
-    config = chosen(config, shape)
-    network = laid_out(network_of(config, shape, 10), config.engine.memory_format)
+    config = resolve_auto(config)
+    network = set_memory_format(network_of(config, shape, 10), config.engine.memory_format)
     step = Step(network, objective_of(config, examples, 10))
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
 

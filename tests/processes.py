@@ -23,7 +23,9 @@ from advdrop.lab.engine import worker
 from advdrop.lab.engine.worker import Cell
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["advdrop.lab.engine.run", "advdrop.lab.cli.reproduce", "sklearn.datasets"])
+CONTEXT.set_forkserver_preload(
+    ["lightning_fabric", "advdrop.lab.engine.run", "advdrop.lab.cli.reproduce", "sklearn.datasets"]
+)
 
 
 @contextmanager

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from advdrop.lab.engine import callbacks, train
-from advdrop.lab.engine.module import Training
-from advdrop.lab.engine.run import process_rank
+from advdrop.lab.engine import train, training
+from advdrop.lab.engine.training import PartialLoss
 from runs import rings, tiny
 
 STOP = "stop-at="
@@ -18,26 +17,26 @@ noise = []
 
 def watch(stop: int) -> None:
     """Write down where the noise stands after each step, and stop before the update ``stop``."""
-    step = Training.training_step
+    forward = PartialLoss.forward
 
-    def watched(self, batch, batch_idx):
-        if batch == stop:
+    def watched(self, update, turn):
+        if update == stop:
             raise KeyboardInterrupt
-        loss = step(self, batch, batch_idx)
+        loss = forward(self, update, turn)
         noise.append(float(torch.rand(())))
         return loss
 
-    Training.training_step = watched
+    PartialLoss.forward = watched
 
 
 def rank(folder: str, method: str, *words: str) -> None:
     """Train, as one of as many processes as the environment says."""
     torch.set_num_threads(1)
-    callbacks.AGREE_EVERY = 1
+    training.AGREE_EVERY = 1
     watch(int(next((word.removeprefix(STOP) for word in words if word.startswith(STOP)), -1)))
     settings = [word for word in words if "=" in word and not word.startswith(STOP)]
     train(tiny(*settings, method=method), Path(folder), data=rings(), progress=False, resume="resume" in words)
-    Path(f"{folder}-rank{process_rank()}.json").write_text(json.dumps(noise))
+    Path(f"{folder}-rank{os.environ['LOCAL_RANK']}.json").write_text(json.dumps(noise))
 
 
 def torchrun_rank(number: int, port: int, *words: str) -> None:

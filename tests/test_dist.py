@@ -69,7 +69,7 @@ def run(python, code, *arguments):
 LIBRARY = """
 import importlib.util, torch, advdrop
 from torch import nn
-assert importlib.util.find_spec("numpy") is None and importlib.util.find_spec("lightning") is None
+assert importlib.util.find_spec("numpy") is None and importlib.util.find_spec("lightning_fabric") is None
 torch.manual_seed(0)
 x, y, u = torch.randn(8, 4), torch.randint(3, (8,)), torch.randn(8, 4)
 objective = advdrop.CrossEntropy() + advdrop.Ramp(1.0) * advdrop.VAdD(delta=0.1) + advdrop.VAT(epsilon=1.0)

@@ -97,7 +97,7 @@ def test_every_folder_of_the_lab_has_its_place():
 
 def test_only_the_engine_imports_lightning():
     for path in MODULES:
-        lightning = any(inside(name, "lightning") for name in imports(path))
+        lightning = any(inside(name, "lightning") or inside(name, "lightning_fabric") for name in imports(path))
         assert not lightning or path.parent.name == "engine", path
 
 
@@ -106,11 +106,11 @@ def test_what_is_imported_no_sooner_than_it_is_needed():
     report = {path.stem for path in (SOURCE / "lab/report").glob("*.py")} - {"__init__"}
     steps = [
         ("import advdrop", "torch numpy"),
-        ("import advdrop.lab.cli.main, advdrop.lab.config.config", "torch lightning numpy"),
-        (f"from advdrop.lab.report import {', '.join(sorted(report))}", "torch lightning numpy scipy"),
-        ("from advdrop.lab.suites.suite import Suite; Suite.load('table1')", "torch lightning numpy scipy"),
-        ("advdrop.VAdD", "lightning requests pooch scipy sklearn PIL"),
-        ("import advdrop.lab.data.sources", "lightning requests pooch scipy sklearn PIL"),
+        ("import advdrop.lab.cli.main, advdrop.lab.config.config", "torch lightning_fabric numpy"),
+        (f"from advdrop.lab.report import {', '.join(sorted(report))}", "torch lightning_fabric numpy scipy"),
+        ("from advdrop.lab.suites.suite import Suite; Suite.load('table1')", "torch lightning_fabric numpy scipy"),
+        ("advdrop.VAdD", "lightning_fabric requests pooch scipy sklearn PIL"),
+        ("import advdrop.lab.data.sources", "lightning_fabric requests pooch scipy sklearn PIL"),
     ]
     lines = ["import sys"]
     for code, late in steps:

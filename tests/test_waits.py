@@ -7,8 +7,8 @@ import torch
 
 from advdrop import VAdD
 from advdrop.checks import value_checks
-from advdrop.lab.engine.module import Training
 from advdrop.lab.engine.run import train
+from advdrop.lab.engine.training import PartialLoss
 from runs import rings, tiny
 from small import noisy, run
 from waits import Waits
@@ -38,15 +38,15 @@ def test_values_are_looked_at_where_that_is_free():
 
 
 def test_a_step_of_the_engine_does_not_wait(tmp_path, monkeypatch):
-    counted, step = [], Training.training_step
+    counted, forward = [], PartialLoss.forward
 
-    def watched(self, batch, batch_idx):
+    def watched(self, update, turn):
         with value_checks("never"), Waits() as waits:
-            loss = step(self, batch, batch_idx)
+            loss = forward(self, update, turn)
         counted.append(waits.counted)
         return loss
 
-    monkeypatch.setattr(Training, "training_step", watched)
+    monkeypatch.setattr(PartialLoss, "forward", watched)
     train(tiny(), tmp_path / "r", data=rings(), progress=False)
     # One number is drawn on the CPU, whatever the device, to seed the masks.
     assert counted == [Counter({"_local_scalar_dense": 1})] * 12

@@ -18,7 +18,7 @@ import advdrop
 def versions() -> dict[str, str]:
     """The versions of the packages that a result may depend on."""
     found = {"python": platform.python_version(), "advdrop": advdrop.__version__}
-    for package in ("torch", "lightning", "numpy"):
+    for package in ("torch", "lightning-fabric", "lightning", "numpy"):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found

@@ -9,8 +9,8 @@ from advdrop.lab.cli import compare, grid
 from advdrop.lab.cli.main import main
 from advdrop.lab.engine import RunDirectory
 from advdrop.lab.engine.jobs import Jobs, StoppedError
-from advdrop.lab.engine.module import DivergedError
 from advdrop.lab.engine.rundir import BusyError
+from advdrop.lab.engine.training import DivergedError
 from processes import quick_advdrop, server_address, started, wait_for
 
 TINY = [
@@ -123,14 +123,14 @@ def test_one_choice_of_the_machine_is_made_for_all_runs(monkeypatch, capsys, tmp
     asked = []
     formats = iter(["contiguous", "channels_last"])
 
-    def chosen(config, shape, progress):
+    def resolve_auto(config):
         asked.append(config.method)
         return config.model_copy(update={"engine": config.engine.model_copy(update={"memory_format": next(formats)})})
 
-    monkeypatch.setattr(compare, "chosen", chosen)
+    monkeypatch.setattr(compare, "resolve_auto", resolve_auto)
     typed = ["compare", *TINY, "--updates", "2", "--methods", "dropout,pi", "--jobs", "1", "--quiet", "--out", "c"]
     assert main(typed) == 0
-    assert main([*typed, "--seeds", "2"]) == 0  # as before, whatever the clock says now
+    assert main([*typed, "--seeds", "2"]) == 0  # as before, whatever would be chosen now
     assert asked == ["dropout"]
     found = {path.name: RunDirectory.open(path).config.engine.memory_format for path in (tmp_path / "c").glob("*-*")}
     assert found == dict.fromkeys(("dropout-0", "dropout-1", "pi-0", "pi-1"), "contiguous")

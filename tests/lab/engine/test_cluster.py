@@ -43,6 +43,7 @@ def dask_worker(address, folder):
 
     async def run():
         async with Worker(address, nthreads=1, dashboard_address="127.0.0.1:0", local_directory=str(folder)) as working:
+            folder.with_suffix(".ready").touch()  # the scheduler knows it
             await working.finished()
 
     asyncio.run(run())
@@ -57,7 +58,9 @@ def dask_cluster(tmp_path):
         wait_for(file.exists)
         address = file.read_text()
         folders = [tmp_path / f"dask-{number}" for number in range(2)]
-        yield address, [stack.enter_context(started(dask_worker, address, folder)) for folder in folders]
+        workers = [stack.enter_context(started(dask_worker, address, folder)) for folder in folders]
+        wait_for(lambda: all(folder.with_suffix(".ready").exists() for folder in folders))
+        yield address, workers
 
 
 def told(folder):

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -35,6 +36,22 @@ def test_the_network_keeps_its_mode_and_gets_no_gradient():
         predictions(model, x, Preprocess("none"))
         assert model.training is mode
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_every_module_keeps_its_own_mode():
+    model = nn.Sequential(nn.BatchNorm1d(2).eval(), nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2).eval()))
+    model.append(nn.Linear(2, 2))
+    before = [module.training for module in model.modules()]
+    assert set(before) == {True, False}
+    predictions(model, torch.eye(2), Preprocess("none"))
+    assert [module.training for module in model.modules()] == before
+
+
+def test_every_module_keeps_its_own_mode_after_an_error():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2).eval())
+    with pytest.raises(RuntimeError, match="shapes"):
+        predictions(model, torch.eye(2), Preprocess("none"))
+    assert [module.training for module in model.modules()] == [True, True, False]
 
 
 def test_the_preprocessing_is_applied():

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from advdrop.lab.data import load
 from advdrop.lab.engine import RunDirectory, jobs, worker
 from advdrop.lab.engine.jobs import Jobs, available_memory, fitting, jobs_of, on_cpu, run_cells
-from advdrop.lab.engine.module import DivergedError
 from advdrop.lab.engine.progress import Line, makespan, overall
 from advdrop.lab.engine.run import StoppedError, train
+from advdrop.lab.engine.training import DivergedError
 from advdrop.lab.engine.worker import Cell, Worker, start_worker
 from processes import MortalCell, wait_for
 from runs import rings, tiny

@@ -13,9 +13,9 @@ from advdrop.lab.data.batches import Batches
 from advdrop.lab.data.splits import LabelSplit
 from advdrop.lab.engine import RunDirectory, error_percent, load_network, train
 from advdrop.lab.engine import run as engine_run
-from advdrop.lab.engine.module import DivergedError, Training
 from advdrop.lab.engine.run import StoppedError, preprocess_of, split_of
 from advdrop.lab.engine.rundir import RunError
+from advdrop.lab.engine.training import DivergedError, PartialLoss, Training
 from advdrop.randomness import derived_seed
 from runs import rings, tiny
 
@@ -61,14 +61,14 @@ class StopAtError(Exception):
 
 def killed_at(monkeypatch, update):
     """The training loses everything that is not on the disk when it begins this update."""
-    begin = Training.on_train_batch_start
+    begin = Training.update
 
-    def stop(self, batch, batch_idx):
-        if batch // self.config.engine.accumulate == update:
+    def stop(self, number):
+        if number == update:
             raise StopAtError
-        begin(self, batch, batch_idx)
+        begin(self, number)
 
-    monkeypatch.setattr(Training, "on_train_batch_start", stop)
+    monkeypatch.setattr(Training, "update", stop)
 
 
 def test_a_run_directory_holds_what_the_issue_names(tmp_path):
@@ -81,7 +81,8 @@ def test_a_run_directory_holds_what_the_issue_names(tmp_path):
     assert result["labels"] == 12
     assert (result["method"], result["dataset"], result["seed"]) == ("vadd-kl", "rings", 0)
     assert 0 < result["milliseconds_per_update"] * 12 / 1000 <= result["seconds"]
-    assert {"torch", "lightning", "python", "advdrop"} <= result["versions"].keys()
+    assert {"torch", "python", "advdrop"} <= result["versions"].keys()
+    assert {"lightning", "lightning-fabric"} & result["versions"].keys()
     assert result["machine"]["threads"] == torch.get_num_threads()
     rows = found.metrics()
     assert [(row["epoch"], row["update"]) for row in rows] == [(1, 4), (2, 8), (3, 12)]
@@ -166,7 +167,7 @@ def test_a_run_cut_before_its_result_is_finished_without_training(tmp_path, monk
     before = weights(tmp_path / "r")
     (tmp_path / "r" / "result.json").unlink()
     (tmp_path / "r" / "model.safetensors").unlink()
-    monkeypatch.setattr(Training, "training_step", lambda *_: pytest.fail("there is nothing left to train"))
+    monkeypatch.setattr(Training, "update", lambda *_: pytest.fail("there is nothing left to train"))
     run(tmp_path / "r", resume=True)
     assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "r").items())
 
@@ -230,24 +231,23 @@ def test_bad_labels_leave_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_saves_stops_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_saves_stops_and_says_how_to_go_on(number, tmp_path):
     run(tmp_path / "whole")
-    seen = []
-    step = Training.training_step
+    forward = PartialLoss.forward
 
-    def interrupted(self, batch, batch_idx):
-        seen.append(batch)
-        if len(seen) == 6:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, batch, batch_idx)
+    def interrupted(self, update, turn):
+        if update == 5:
+            signal.raise_signal(number)
+        return forward(self, update, turn)
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "training_step", interrupted)
+        patch.setattr(PartialLoss, "forward", interrupted)
         # Nothing but the signal may have saved the checkpoint.
         with pytest.raises(StoppedError, match=r"stopped after update 6 of 12; go on with: advdrop train --resume"):
             run(tmp_path / "cut", "engine.checkpoint_seconds=1e6")
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
     found = RunDirectory(tmp_path / "cut").load_checkpoint()
     assert found["update"] == 6
     run(tmp_path / "cut", "engine.checkpoint_seconds=1e6", resume=True)
@@ -324,10 +324,40 @@ def test_your_own_augmentation_is_used_and_must_keep_the_shape(tmp_path):
         run(tmp_path / "s", augment=lambda x: x[:1])
 
 
-def test_half_precision_trains(tmp_path):
-    result = run(tmp_path / "r", "engine.precision=bf16", "training.updates=4")
-    assert 0 <= result["test_error_percent"] <= 100
-    assert all(value.dtype == torch.float32 for value in weights(tmp_path / "r").values())
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("clip", [0, 1])
+def test_half_precision_trains_and_resumes_bit_by_bit(precision, clip, tmp_path, monkeypatch):
+    settings = (f"engine.precision={precision}", f"engine.clip={clip}", "network.dropout=0")
+    seen = []
+    linear = nn.Linear.forward
+
+    def watched(self, x):
+        seen.append(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None)
+        return linear(self, x)
+
+    monkeypatch.setattr(nn.Linear, "forward", watched)
+    result = run(tmp_path / "whole", *settings)
+    # It is evaluated in full precision.
+    assert set(seen) == {torch.bfloat16 if precision == "bf16" else torch.float16, None}
+    assert result["precision"] == precision
+    assert all(value.dtype == torch.float32 for value in weights(tmp_path / "whole").values())
+    with monkeypatch.context() as patch:
+        killed_at(patch, 5)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "cut", *settings)
+    scaler = RunDirectory(tmp_path / "cut").load_checkpoint()["precision"]
+    assert ("scale" in scaler) == (precision == "fp16")
+    run(tmp_path / "cut", *settings, resume=True)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_layer_that_was_frozen_stays_frozen(tmp_path):
+    frozen = nn.BatchNorm1d(8).eval()
+    network = nn.Sequential(nn.Linear(6, 8), frozen, nn.ReLU(), AdversarialDropout(0.5, 0.3), nn.Linear(8, 3))
+    run(tmp_path / "r", network=network)  # it evaluates after each of three epochs
+    assert not frozen.training
+    assert network.training
+    assert frozen.num_batches_tracked == 0
 
 
 def test_tensorboard_is_written_when_asked(tmp_path):

@@ -14,11 +14,11 @@ from advdrop.lab.cli.options import Compare
 from advdrop.lab.cli.prepare import config_of, dataset_of, values_of
 from advdrop.lab.config.config import ConfigError, RunConfig, overrides, parse_method
 from advdrop.lab.data.examples import DataSet
+from advdrop.lab.engine.devices import resolve_auto, resumed_config
 from advdrop.lab.engine.jobs import Outcome, jobs_of, run_cells
-from advdrop.lab.engine.module import DivergedError
 from advdrop.lab.engine.run import StoppedError, split_of
 from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.engine.speed import as_begun, chosen
+from advdrop.lab.engine.training import DivergedError
 from advdrop.lab.engine.worker import Cell, Result
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
@@ -76,9 +76,9 @@ def cells_of(options: Compare, values: Mapping[str, Any], data: DataSet) -> dict
     paths = {key: folder / "-".join(key) for key in configs}
     existing = [] if options.force else [path for path in paths.values() if path.exists()]
     if existing:
-        engine = as_begun(first, RunDirectory.open(existing[0]).config).engine
+        engine = resumed_config(first, RunDirectory.open(existing[0]).config).engine
     else:
-        engine = chosen(first, data.shape, not options.quiet).engine
+        engine = resolve_auto(first).engine
     cells = {}
     for key, config in configs.items():
         config = config.model_copy(update={"engine": engine})

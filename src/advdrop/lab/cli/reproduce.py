@@ -14,10 +14,10 @@ from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import ClusterWorker, connect
+from advdrop.lab.engine.devices import resolve_auto
 from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.engine.speed import usual
 from advdrop.lab.engine.worker import Cell
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import Ledger, Place, Record, record_of
@@ -116,7 +116,7 @@ def grid_of(options: Reproduce, suite: Suite, ledger: Ledger, keys: Iterable[Key
         config = configs[key]
         # Suites that have a cell in common share its run directory.
         name = f"{config.dataset}-{config.labels}-{config.method}-{config.seed}-{fingerprint(config)}"
-        config = usual(config, data[config.dataset].shape)
+        config = resolve_auto(config)
         cell = Cell(str(key), config, options.out / name)
         if failure(cell.path).is_file() and not options.retry:
             failed[key] = failure(cell.path).read_text().strip()

@@ -12,7 +12,7 @@ from advdrop.lab.cli.prepare import config_of, dataset_of, values_of
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.engine.estimate import estimate
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import process_rank, split_of, train
+from advdrop.lab.engine.run import split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
 
@@ -38,7 +38,7 @@ def run_train(options: Train) -> int:
             )
             return 0
         result = train(config, path, force=options.force, data=data, progress=not options.quiet)
-    if process_rank() == 0:
+    if result:  # only the first of several processes has one
         print(
             f"test error {result['test_error_percent']:.2f} %  ({result['method']}, {result['labels']} labels of "
             f"{result['dataset']}, {result['updates']:,} updates in {duration(result['seconds'])})\nwritten to {path}"

@@ -1,4 +1,4 @@
-"""Training: the objective inside Lightning, and the run directory it leaves behind. The only folder that imports it."""
+"""Training on Fabric, and the run directory that it writes. The only folder that imports Lightning's Fabric."""
 
 from advdrop.lab.engine.evaluate import error_percent, predictions
 from advdrop.lab.engine.run import evaluate_run, load_network, train

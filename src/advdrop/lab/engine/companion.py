@@ -1,7 +1,7 @@
-"""A labels-only network beside the trained one, so that unlabeled images cannot do much harm.
+"""A second network that learns from the labels alone, so that unlabeled images cannot do much harm.
 
-The companion learns without a fifth of the labels. How well it predicts those, its skill, decides how much the
-unlabeled images count: their terms are multiplied by the square of the skill. And it has a share in the prediction.
+This companion learns without a fifth of the labels. Its skill is how well it predicts those. The terms for unlabeled
+images are multiplied by the square of the skill. The prediction is a mean of both networks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from advdrop.lab.engine.evaluate import predictions
 from advdrop.randomness import derived_generator
 
 FOLDS = 5
-"""One of so many labels of each class is held out."""
+"""One in this number of labels of each class is held out."""
 
 
 class Blend(nn.Module):
@@ -44,33 +44,19 @@ def main_network(network: nn.Module) -> nn.Module:
 
 
 class Companion:
-    """The training of the companion.
-
-    Args:
-        network: the companion.
-        examples: the training set.
-        split: which of it is labeled.
-        preprocess: applied to images before the network.
-        seed: which labels are held out.
-    """
+    """The training of the companion: a part of the labels, chosen by ``seed``, is held out to measure its skill."""
 
     def __init__(
         self, network: nn.Module, examples: Examples, split: LabelSplit, preprocess: Preprocess, seed: int
     ) -> None:
-        self.network = network
+        self.network, self._preprocess = network, preprocess
         rows = held_out(examples.y, split.labeled, seed)
         self._held = torch.zeros(len(examples), dtype=torch.bool)
         self._held[rows] = True
-        self._tested, self._preprocess = Examples(examples.x[rows], examples.y[rows]), preprocess
+        self._tested = Examples(examples.x[rows], examples.y[rows])
 
     def loss(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """Return the mean cross-entropy of the labels that are not held out.
-
-        Args:
-            x: labeled images.
-            y: their labels.
-            rows: their positions in the training set.
-        """
+        """Return the mean cross-entropy of the labels that are not held out; ``rows`` are their positions."""
         kept = (~self._held[rows.cpu()]).to(x.device)
         value = nn.functional.cross_entropy(self.network(x), y, reduction="none")
         return (value * kept).sum() / kept.sum().clamp_min(1)

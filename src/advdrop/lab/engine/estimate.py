@@ -9,21 +9,17 @@ from dataclasses import dataclass
 import torch
 
 from advdrop.lab.config.config import RunConfig
-from advdrop.lab.config.methods import objective_of
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.engine.companion import Blend
+from advdrop.lab.engine.devices import fabric_of, resolve_auto
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.module import batches_of
-from advdrop.lab.engine.run import augments_of, blended, split_of
-from advdrop.lab.engine.speed import chosen, laid_out
+from advdrop.lab.engine.run import split_of, training_of
 from advdrop.randomness import borrowed_noise
-from advdrop.step.step import Step
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will cost on this machine, the evaluations not counted."""
+    """The cost of a run on this machine, without the evaluations."""
 
     parameters: int
     milliseconds_per_update: float
@@ -31,30 +27,21 @@ class Estimate:
 
 
 def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
-    """Time a few updates on one CPU process, whitening left out."""
+    """Time a few updates in one process on the CPU, without whitening."""
     print(f"timing {updates + 1} updates of {config.method} ...", file=sys.stderr, flush=True)
-    training = config.training
+    one = {"accelerator": "cpu", "devices": 1, "nodes": 1}
+    config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
+    keep_freed_memory()
     with borrowed_noise(torch.device("cpu")):
-        config = chosen(config, data.shape)
-        keep_freed_memory()
-        network = laid_out(blended(config, data.shape, len(data.classes)), config.engine.memory_format)
-        main, companion = (network.main, network.companion) if isinstance(network, Blend) else (network, None)
-        objective = objective_of(config, len(data.train), len(data.classes))
         preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
-        split = split_of(config, data)
-        batches = batches_of(config, objective, data.train, split, preprocess, augments_of(config))
-        step, optimizer = Step(main, objective), torch.optim.Adam(network.parameters(), fused=True)
+        training = training_of(config, data, split_of(config, data), preprocess, fabric_of(config.engine))
+        training.trust.value = 1.0
+        training.start()
         times = []
-        for update in range(updates + 1):  # the first one warms up
+        for _ in range(updates + 1):
             start = time.perf_counter()
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=config.engine.precision == "bf16"):
-                batch = batches.at(update)
-                loss = step(**batch.arguments(), progress=1.0).loss
-                if companion is not None:
-                    loss = loss + torch.nn.functional.cross_entropy(companion(batch.x), batch.labels())
-            loss.backward()
-            optimizer.step()
+            training.update(config.training.updates - 1)  # at the end of the training all terms have their weights
             times.append(time.perf_counter() - start)
-    each = sum(times[1:]) / updates
-    return Estimate(sum(p.numel() for p in network.parameters()), 1000 * each, each * training.updates)
+    each = sum(times[1:]) / updates  # the first one warms up
+    parameters = sum(p.numel() for p in training.network.parameters())
+    return Estimate(parameters, 1000 * each, each * config.training.updates)

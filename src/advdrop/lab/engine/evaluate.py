@@ -1,10 +1,9 @@
-"""The error of a network: one device, every image exactly once."""
+"""The error of a network, measured on one device, with every image exactly once."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
@@ -14,27 +13,34 @@ from advdrop.lab.data.preprocess import Preprocess
 def predictions(
     network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = 500, progress: bool = False
 ) -> Tensor:
-    """The class of each example, ``(N,)`` on the CPU; the network is left in the mode it was in.
+    """Return the class of each example, ``(N,)`` on the CPU. Every module of the network keeps its mode.
 
     Args:
         network: from ``(B, ...)`` to logits ``(B, C)``.
         x: examples as they were stored, ``(N, ...)``.
         preprocess: applied to each batch.
-        batch: how many at a time.
-        progress: whether to show a bar, if there is a terminal to show it on.
+        batch: the number of examples in a batch.
+        progress: whether to show a bar on a terminal.
     """
+    from rich.console import Console
+    from rich.progress import track
+
     device = next(network.parameters()).device
     preprocess = preprocess.to(device)
-    was_training = network.training
+    console = Console(stderr=True)
+    parts = x.split(batch)
+    shown = track(parts, "evaluating", console=console, transient=True) if progress and console.is_terminal else parts
+    # A layer that the user froze in evaluation mode must not be set to training mode afterward.
+    modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
-        parts = tqdm(x.split(batch), desc="evaluating", leave=False, disable=None if progress else True)
-        return torch.cat([network(preprocess(part.to(device))).argmax(1) for part in parts]).cpu()
+        return torch.cat([network(preprocess(part.to(device))).argmax(1) for part in shown]).cpu()
     finally:
-        network.train(was_training)
+        for module, training in modes:
+            module.training = training
 
 
 def error_percent(network: nn.Module, examples: Examples, preprocess: Preprocess) -> float:
-    """The share of wrong predictions, in percent."""
+    """Return the share of wrong predictions, in percent."""
     wrong = int((predictions(network, examples.x, preprocess) != examples.y).sum())
     return 100.0 * wrong / len(examples)

@@ -1,4 +1,4 @@
-"""Memory that is freed and asked for again at every step."""
+"""Memory that is freed and needed again at every step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ _LARGEST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory that it frees, for the tensors of its next step.
+    """Let this process keep the memory that it frees, for the tensors of its next step; return False without glibc.
 
-    By default glibc gives large blocks back to the system as soon as they are freed. A training step frees all its
-    activations and asks for the same blocks again a moment later, and the system has to find and clear every page
-    anew. The process will not become smaller again until it ends. Nothing else changes, least of all a number.
-
-    Returns:
-        Whether it could be arranged; elsewhere than under glibc there is nothing to arrange.
+    By default, glibc returns large blocks to the system as soon as they are freed. A training step frees all its
+    activations and needs the same blocks again in the next step, and the system has to clear every page again.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library, or none to be found
+    except (AttributeError, OSError, TypeError):  # another C library, or none
         return False
-    # glibc before 2.35 takes no more than 32 MB.
-    served = any(mallopt(_M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))
+    served = any(mallopt(_M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # glibc before 2.35 takes at most 32 MB
     return bool(served and mallopt(_M_TRIM_THRESHOLD, _LARGEST))

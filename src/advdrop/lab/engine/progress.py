@@ -3,83 +3,90 @@
 from __future__ import annotations
 
 import heapq
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    import rich.progress
 
 
+@dataclass
 class Progress:
-    """Shows updates as they are done.
+    """Shows the updates of one run: a bar on a terminal, elsewhere a line after each epoch."""
 
-    Args:
-        updates: how many there are in all.
-        done: how many were done before.
-        name: what is being trained.
-        file: where to; a bar if it is a terminal.
-        show: whether anything is shown at all.
-        tell: is told how many updates are done, at the start and after each of them.
-    """
+    updates: int  # the number of all updates
+    done: int  # the number of updates done before
+    name: str
+    file: TextIO = field(default_factory=lambda: sys.stderr)
+    show: bool = True
+    tell: Callable[[int], None] | None = None  # called with the number of updates done, after each update
 
-    def __init__(
-        self,
-        updates: int,
-        done: int,
-        name: str,
-        file: TextIO | None = None,
-        show: bool = True,
-        tell: Callable[[int], None] | None = None,
-    ) -> None:
-        self.updates, self.started_at, self.name, self.show = updates, done, name, show
-        self.done, self.tell = done, tell
-        self.file = file or sys.stderr
-        self.start = time.monotonic()
-        terminal = show and self.file.isatty()
-        self.bar = tqdm(total=updates, initial=done, desc=name, unit="update", file=self.file) if terminal else None
-        if tell is not None:
-            tell(done)
+    def __post_init__(self) -> None:
+        self.start, self.before = time.monotonic(), self.done
+        terminal = self.show and self.file.isatty() and os.environ.get("TERM") != "dumb"
+        self.bar = _bar(self.file, self.name, self.updates, self.done) if terminal else None
+        if self.tell is not None:
+            self.tell(self.done)
+
+    def __enter__(self) -> Progress:
+        """Show the bar."""
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the terminal as it was."""
+        if self.bar is not None:
+            with suppress(OSError):  # the terminal was closed
+                self.bar.stop()
 
     def advance(self) -> None:
-        """One more update is done."""
+        """Count one more update."""
         self.done += 1
         if self.tell is not None:
             self.tell(self.done)
         if self.bar is not None:
-            self.bar.update()
+            self.bar.advance(self.bar.task_ids[0])
 
-    def evaluating(self) -> None:
-        """The test images are being looked at: on a large network that takes a while."""
-        if self.bar is not None:
-            self.bar.set_postfix_str("evaluating ...")
-
-    def epoch(self, done: int, numbers: dict[str, float]) -> None:
-        """An epoch is over."""
+    def epoch(self, numbers: dict[str, float]) -> None:
+        """Show the metrics of an epoch."""
         shown = "  ".join(
             f"{label} {numbers[key]:.{digits}f}{unit}" for key, label, digits, unit in SHOWN if key in numbers
         )
         if self.bar is not None:
-            self.bar.set_postfix_str(shown)
-        elif self.show:
-            spent = time.monotonic() - self.start
-            left = spent / max(done - self.started_at, 1) * (self.updates - done)
-            clock = f"{duration(spent)} done, {duration(left)} left"
-            print(f"{self.name}  update {done}/{self.updates}  {shown}  {clock}", file=self.file, flush=True)
+            self.bar.update(self.bar.task_ids[0], numbers=shown)
+            return
+        spent = time.monotonic() - self.start
+        left = spent / max(self.done - self.before, 1) * (self.updates - self.done)
+        clock = f"{duration(spent)} done, {duration(left)} left"
+        self.say(f"{self.name}  update {self.done}/{self.updates}  {shown}  {clock}")
 
     def say(self, text: str) -> None:
-        """A line between the others."""
-        if self.bar is not None:
-            self.bar.write(text, file=self.file)
-        elif self.show:
-            print(text, file=self.file, flush=True)
+        """Write a line."""
+        with suppress(OSError):  # the terminal was closed
+            if self.bar is not None:
+                self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            elif self.show:
+                print(text, file=self.file, flush=True)
 
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self.bar is not None:
-            self.bar.close()
+
+def _bar(file: TextIO, name: str, updates: int, done: int) -> rich.progress.Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    title, numbers = (TextColumn(f"{{task.{text}}}", markup=False) for text in ("description", "fields[numbers]"))
+    columns = (title, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), numbers)
+    bar = Bar(*columns, console=Console(file=file, force_terminal=True), refresh_per_second=2)
+    bar.add_task(name, total=updates, completed=done, numbers="")
+    return bar
 
 
 class Line:

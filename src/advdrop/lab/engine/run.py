@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
 from advdrop.lab.data.augment import Augment, Flip, Noise, PadCrop, Yours
+from advdrop.lab.data.batches import Batches
 from advdrop.lab.data.examples import DataSet, Examples
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
 from advdrop.lab.data.splits import LabelSplit, split_labels
-from advdrop.lab.engine.callbacks import FORMAT, Recorder
-from advdrop.lab.engine.companion import Blend
+from advdrop.lab.engine.companion import Blend, Companion
+from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, predictions
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.module import DivergedError, Training
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import RunDirectory, RunError
-from advdrop.lab.engine.speed import as_begun, chosen, laid_out
+from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import cache_folder, written
 from advdrop.randomness import borrowed_noise, derived_seed
 from advdrop.schedules import Trust
 
-PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-"""Lightning's names."""
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class StoppedError(RuntimeError):
-    """The run was asked to stop, and can be gone on with."""
+    """The run was asked to stop and can be resumed."""
 
     exit_code = 130
 
@@ -63,153 +59,156 @@ def train(
     name: str | None = None,
     tell: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train to the end and return what ``result.json`` holds.
+    """Train to the end and return the content of ``result.json``.
 
     Args:
         config: the run, see ``advdrop.lab.config.recipes.resolve``.
         path: the run directory.
-        resume: go on with the run that is there.
-        force: replace the run that is there.
+        resume: continue the run in that directory.
+        force: replace the run in that directory.
         data: the examples, if they are not those that ``config.dataset`` names.
         network: your own network with an AdversarialDropout layer in it, instead of the configured one.
         augment: your own ``Tensor -> Tensor``, after the configured augmentations.
-        progress: whether to show how far it is.
-        name: what to call it there.
-        tell: is told how many updates are done, at the start and after each of them.
+        progress: whether to show the progress.
+        name: the name that the progress shows.
+        tell: called with the number of updates done, at the start and after each update.
     """
-    main = process_rank() == 0
-    data = (
-        data
-        if data is not None
-        else load(config.dataset, config.data_dir, download=not resume, progress=progress and main)
-    )
     run = RunDirectory.open(Path(path)) if resume else RunDirectory(Path(path))
-    config = as_begun(config, run.config) if resume else chosen(config, data.shape, progress and main)
-    keep_freed_memory()
+    config = resumed_config(config, run.config) if resume else resolve_auto(config)
+    fabric = fabric_of(config.engine)
+    main, show = fabric.is_global_zero, progress and fabric.is_global_zero
+    if data is None:
+        data = load(config.dataset, config.data_dir, download=not resume, progress=show)
     own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     if resume:
         _refuse_to_mix(run, config, state, data, own)
     elif main:
         run.refuse_to_replace(force)
-    # Whatever can be wrong with a configuration shows here, before there is anything to leave behind.
-    with borrowed_noise(torch.device("cpu")), _quiet():
-        preprocess = preprocess_of(config, data, split, progress and main)
-        torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
-        network = network if network is not None else blended(config, data.shape, len(data.classes))
-        network = laid_out(network, config.engine.memory_format)
-        trust = Trust()
-        objective = objective_of(config, len(data.train), len(data.classes), trust)
-        augments = augments_of(config, augment)
-        module = Training(config, network, objective, data.train, split, preprocess, augments, trust)
-        module.batches.at(0)
+    if config.engine.tensorboard and find_spec("tensorboard") is None:
+        raise RunError("engine.tensorboard needs a package that is not installed: pip install tensorboard")
+    keep_freed_memory()
+    # All errors in a configuration are found here, before anything is written.
+    with borrowed_noise(torch.device("cpu")):
+        preprocess = preprocess_of(config, data, split, show)
+        training = training_of(config, data, split, preprocess, fabric, network, augment)
+        training.batches.at(0)
+        history = History(**{key: state[key] for key in History.__annotations__}) if state else History(own)
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
-        done = state["update"] if state else 0
-        bar = Progress(config.training.updates, done, name or run.path.name, show=progress and main, tell=tell)
-        evaluate = partial(_errors, network, data, split, preprocess)
-        recorder = Recorder(run, bar, evaluate, state, origin, own)
-        trainer = _trainer(config, recorder, run)
+        history.origins += [origin] if origin not in history.origins[-1:] else []
         if main and not resume:
             run = RunDirectory.create(run.path, config, split, force)
+        shown = Progress(config.training.updates, history.update, name or run.path.name, show=show, tell=tell)
+        evaluate = partial(_errors, training.network, data, split, preprocess)
         with run.locked() if main else nullcontext():
             try:
-                _fit(config, trainer, module, recorder)
-                return _finish(config, run, data, network, recorder) if main else {}
-            except OSError as error:  # a full disk, a folder that is gone: it was not asked for wrongly
+                training.start()
+                if state:
+                    training.load_state(state)
+                Recorder(training, history, run, shown, evaluate).fit()
+                return _finish(training, history, run, data) if main else {}
+            except OSError as error:  # a full disk or a lost folder is not a wrong argument
                 raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
+            except RuntimeError as error:
+                if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
+                    raise
+                reason = str(error).split("\n")[0]
+                raise RuntimeError(f"a process stopped ({reason}); go on with: {run.how_to_resume}") from None
 
 
-def _trainer(config: RunConfig, recorder: Recorder, run: RunDirectory) -> Trainer:
-    engine = config.engine
-    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), engine.devices * engine.nodes
-    if started not in (1, wanted):
-        raise ConfigError(f"{started} processes were started for {wanted}; say so with --devices and --nodes")
-    try:
-        return Trainer(
-            accelerator=engine.accelerator,
-            devices=engine.devices,
-            num_nodes=engine.nodes,
-            strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
-            precision=PRECISIONS[engine.precision],
-            accumulate_grad_batches=engine.accumulate,
-            gradient_clip_val=engine.clip or None,
-            max_epochs=1,
-            callbacks=[recorder],
-            logger=_tensorboard(run) if engine.tensorboard else False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-        )
-    except (MisconfigurationException, ImportError, RuntimeError) as error:
-        raise ConfigError(f"engine: {error}") from None
+def training_of(
+    config: RunConfig,
+    data: DataSet,
+    split: LabelSplit,
+    preprocess: Preprocess,
+    fabric: Fabric,
+    network: nn.Module | None = None,
+    augment: Callable[[Tensor], Tensor] | None = None,
+) -> Training:
+    """Return the training of the configured network, or of your own one."""
+    torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
+    network = network if network is not None else blended(config, data.shape, len(data.classes))
+    network = set_memory_format(network, config.engine.memory_format)
+    companion = None
+    if isinstance(network, Blend):
+        companion = Companion(network.companion, data.train, split, preprocess, config.seed)
+    trust = Trust(1.0 if companion is None else 0.0)
+    objective = objective_of(config, len(data.train), len(data.classes), trust)
+    uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
+    sizes = (config.training.labeled, config.training.unlabeled if uses_unlabeled else 0)
+    augments = augments_of(config, augment)
+    batches = Batches(data.train, split, *sizes, preprocess, augments, config.seed, fabric.device)
+    return Training(config, fabric, network, objective, batches, trust, companion)
 
 
-def _fit(config: RunConfig, trainer: Trainer, module: Training, recorder: Recorder) -> None:
-    """The updates that are left."""
-    parts, state = config.engine.accumulate, recorder.state
-    if state is not None and recorder.done == config.training.updates:
-        module.network.load_state_dict(state["network"])  # stopped after the last update and before the result
-        return
-    try:
-        trainer.fit(module, range(recorder.done * parts, config.training.updates * parts))
-    except DivergedError as error:
-        kept = recorder.run.checkpoint
-        good = f"the last good checkpoint is {kept}" if kept.is_file() else ""
-        raise DivergedError(error.update, error.reason, good) from None
-    except RuntimeError as error:
-        if trainer.world_size == 1:
-            raise
-        reason = str(error).split("\n")[0]
-        raise RuntimeError(f"a process stopped ({reason}); go on with: {recorder.run.how_to_resume}") from None
+def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:
+    held_out = Examples(data.train.x[split.validation], data.train.y[split.validation])
+    sets = {"validation/error_percent": held_out, "test/error_percent": data.test}
+    return {key: error_percent(network, examples, preprocess) for key, examples in sets.items() if len(examples)}
 
 
-def _finish(
-    config: RunConfig, run: RunDirectory, data: DataSet, network: nn.Module, recorder: Recorder
-) -> dict[str, Any]:
-    """The weights and the result, which comes last: a run that has it is whole."""
-    if recorder.done < config.training.updates:
-        raise StoppedError(
-            f"stopped after update {recorder.done} of {config.training.updates}; go on with: {run.how_to_resume}"
-        )
+def _finish(training: Training, history: History, run: RunDirectory, data: DataSet) -> dict[str, Any]:
+    """Write the weights and then the result: a run that has a result is complete."""
+    config, network, updates = training.config, training.network, training.config.training.updates
+    if history.update < updates:
+        raise StoppedError(f"stopped after update {history.update} of {updates}; go on with: {run.how_to_resume}")
     with written(run.model) as file:
         file.write(save(weights_of(network), metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
-    result = _result(config, data, network, recorder)
+    errors = {key: value for key, value in history.rows[-1].items() if key.endswith("/error_percent")}
+    result = {
+        **{key.replace("/", "_"): errors[key] for key in sorted(errors)},
+        "method": config.method,
+        "dataset": data.name,
+        "labels": config.labels,
+        "seed": config.seed,
+        "preset": config.preset,
+        "network": "own" if "network" in history.own else config.network.name,
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "updates": updates,
+        "precision": config.engine.precision,
+        "memory_format": config.engine.memory_format,
+        "seconds": round(history.seconds, 3),
+        "milliseconds_per_update": round(1000 * history.training_seconds / updates, 3),
+        "dataset_checksum": data.checksum,
+        "shape": list(data.shape),
+        "examples": len(data.train),
+        "test_images": len(data.test),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **history.origins[-1],
+        **({"earlier": history.origins[:-1]} if len(history.origins) > 1 else {}),
+    }
     run.write_result(result)
     return result
 
 
-def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:
-    held = Examples(data.train.x[split.validation], data.train.y[split.validation])
-    parts = {"validation/error_percent": held, "test/error_percent": data.test}
-    return {key: error_percent(network, part, preprocess) for key, part in parts.items() if len(part)}
-
-
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
-    """The rows whose labels are kept."""
-    options = config.data
+    """Return which rows are labeled, unlabeled and held out."""
+    options, classes = config.data, len(data.classes)
     split = split_labels(
         data.train.y,
         config.labels,
         config.seed,
         validation=options.validation,
         overlap=options.overlap,
-        classes=len(data.classes),
+        classes=classes,
     )
     return replace(split, dataset=data.checksum)
 
 
 def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress: bool = False) -> Preprocess:
-    """The preprocessing, fitted on the training images without those held out."""
-    options = config.data
-    seen = torch.ones(len(data.train), dtype=torch.bool)
-    seen[split.validation] = False
+    """Return the preprocessing, fitted on the training images without those held out."""
+    options, images = config.data, data.train.x
+    if len(split.validation):
+        seen = torch.ones(len(images), dtype=torch.bool)
+        seen[split.validation] = False
+        images = images[seen]
     if options.zca and progress:
         said = f"whitening {len(data.train):,} images (half a minute for CIFAR-10; kept for the next run) ..."
         print(said, file=sys.stderr, flush=True)
+    scaling = options.scaling if images.dtype == torch.uint8 else "none"
     return fit(
-        data.train.x[seen] if len(split.validation) else data.train.x,
-        scaling=options.scaling if data.train.x.dtype == torch.uint8 else "none",
+        images,
+        scaling=scaling,
         standardize=options.standardize,
         zca=options.zca,
         regularizer=options.zca_regularizer,
@@ -218,7 +217,7 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
 
 
 def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = None) -> Sequence[Augment]:
-    """The augmentations of a view, in their order."""
+    """Return the augmentations of a view, in their order."""
     options = config.data
     augments: list[Augment] = []
     if options.pad_crop:
@@ -233,36 +232,28 @@ def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = No
 
 
 def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
-    """The configured network, and its labels-only companion if there is to be one."""
+    """Return the configured network, blended with a companion if the configuration asks for one."""
     main = network_of(config, shape, classes)
     share = config.objective.blend
     return Blend(main, network_of(config, shape, classes), share) if share else main
 
 
 def load_network(path: Path, data: DataSet) -> nn.Module:
-    """The trained network of a finished run, in evaluation mode.
-
-    Args:
-        path: the run directory.
-        data: what it was trained on, see ``advdrop.lab.data.load``.
-    """
+    """Return the trained network of a finished run, in evaluation mode. ``data`` is what it was trained on."""
     run = RunDirectory.open(path)
     if run.result["network"] == "own":
         raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
     network = blended(run.config, data.shape, len(data.classes))
     network.load_state_dict(run.weights())
-    return laid_out(network, run.config.engine.memory_format).eval()
+    return set_memory_format(network, run.config.engine.memory_format).eval()
 
 
 def trained(
     path: Path, data_dir: Path | None = None, dataset: str | None = None
 ) -> tuple[nn.Module, DataSet, Preprocess]:
-    """The network of a finished run, the data that it was trained on, and what is done to them first.
+    """Return the network of a finished run, the data that it was trained on, and their preprocessing.
 
-    Args:
-        path: the run directory.
-        data_dir: where the data are now, if not where they were.
-        dataset: where your own data are now, if not where they were.
+    ``data_dir`` and ``dataset`` are needed if the data are not where they were.
     """
     run = RunDirectory.open(path)
     config, _ = run.config, run.result  # an error if it is not finished
@@ -272,42 +263,21 @@ def trained(
 
 
 def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:
-    """Measure a finished run again, from its weights: the test error, and that of each class.
-
-    Args:
-        path: the run directory.
-        data_dir: where the data are now, if not where they were.
-        dataset: where your own data are now, if not where they were.
-    """
+    """Measure the test error of a finished run again, and that of each class. For the arguments see ``trained``."""
     recorded = RunDirectory.open(path).result
     network, data, preprocess = trained(path, data_dir, dataset)
-    found = predictions(network, data.test.x, preprocess, progress=True)
-    wrong = found != data.test.y
-    classes = {
-        name: 100.0 * float(wrong[data.test.y == c].float().mean())
-        for c, name in enumerate(data.classes)
-        if bool((data.test.y == c).any())
-    }
+    wrong = predictions(network, data.test.x, preprocess, progress=True) != data.test.y
+    rows = {name: data.test.y == number for number, name in enumerate(data.classes)}
     return {
         "test_error_percent": 100.0 * int(wrong.sum()) / len(wrong),
         "recorded_test_error_percent": recorded["test_error_percent"],
         "images": len(wrong),
-        "class_error_percent": classes,
+        "class_error_percent": {name: 100.0 * float(wrong[y].float().mean()) for name, y in rows.items() if y.any()},
     }
 
 
-def process_rank() -> int:
-    """The number of this process among those that torchrun, SLURM or Lightning started."""
-    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    for name in ("RANK", "SLURM_PROCID") if tasks > 1 else ("RANK",):
-        if name in os.environ:
-            return int(os.environ[name])
-    # Lightning's own launcher: the first process of the first machine is 0, and that is all that is asked.
-    return int(os.environ.get("NODE_RANK", "0")) + int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
-    """The weights as safetensors takes them: on the CPU, none sharing memory with another."""
+    """Return the weights as safetensors takes them: on the CPU, without shared memory."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
 
 
@@ -324,61 +294,5 @@ def _refuse_to_mix(
     if run.finished:
         raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
     _refuse_other_data(run, data)
-    if state is not None and state.get("format") != FORMAT:
-        raise RunError(f"{run.checkpoint} was written by another version of advdrop; delete it to start the run again")
     if state is not None and state["own"] != own:
         raise RunError(f"{run.path} was started with your own {', '.join(state['own']) or 'nothing'}, not {own}")
-
-
-def _result(config: RunConfig, data: DataSet, network: nn.Module, recorder: Recorder) -> dict[str, Any]:
-    last = recorder.rows[-1]
-    measured = {
-        key.replace("/", "_"): last[key] for key in ("test/error_percent", "validation/error_percent") if key in last
-    }
-    return {
-        **measured,
-        "method": config.method,
-        "dataset": data.name,
-        "labels": config.labels,
-        "seed": config.seed,
-        "preset": config.preset,
-        "network": "own" if "network" in recorder.own else config.network.name,
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "updates": config.training.updates,
-        "precision": config.engine.precision,
-        "memory_format": config.engine.memory_format,
-        "seconds": round(recorder.seconds, 3),
-        "milliseconds_per_update": round(1000 * recorder.training_seconds / config.training.updates, 3),
-        "dataset_checksum": data.checksum,
-        "shape": list(data.shape),
-        "examples": len(data.train),
-        "test_images": len(data.test),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **recorder.origins[-1],
-        **({"earlier": recorder.origins[:-1]} if len(recorder.origins) > 1 else {}),
-    }
-
-
-def _tensorboard(run: RunDirectory) -> Any:
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    try:
-        return TensorBoardLogger(run.path, name="tensorboard", version="")
-    except ModuleNotFoundError:
-        raise RunError("engine.tensorboard needs a package that is not here: pip install tensorboard") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Lightning greets on every run; here only its warnings are of interest."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)

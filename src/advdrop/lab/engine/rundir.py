@@ -1,4 +1,4 @@
-"""The directory of a run: whole or not there, and never mixed with another run."""
+"""The directory of a run: complete or not there, and never mixed with another run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = dict[str, float]
 
 
 class RunError(ValueError):
-    """A run directory that cannot be used as asked: the message names it and the way out."""
+    """A run directory cannot be used as requested. The message names it and says what to do."""
 
 
 class BusyError(RunError):
@@ -36,14 +36,14 @@ class BusyError(RunError):
 class RunDirectory:
     """``config.yaml``, ``split.npz``, ``metrics.csv``, ``last.ckpt``, ``model.safetensors`` and ``result.json``.
 
-    The first two are there from the first moment, ``result.json`` comes last: a run that has it is finished.
+    The first two are written at the start and ``result.json`` at the end: a run that has it is finished.
     """
 
     path: Path
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, split: LabelSplit, force: bool = False) -> RunDirectory:
-        """Make a new run; nothing that exists is touched, unless ``force`` says to replace a run."""
+        """Create a run. An existing directory is left alone, unless it is a run and ``force`` is set."""
         path = Path(path).resolve() if Path(path).is_symlink() else Path(path)
         run = cls(path)
         run.refuse_to_replace(force)
@@ -53,7 +53,7 @@ class RunDirectory:
             write_text(part / "config.yaml", config.dump())
             split.save(part / "split.npz")
             if path.exists():
-                with run.locked():  # a run that is being trained is not taken from under its process
+                with run.locked():  # a run that another process trains is not replaced
                     path.rename(old)
             part.rename(path)
         except BaseException:
@@ -63,18 +63,17 @@ class RunDirectory:
         finally:
             shutil.rmtree(part, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
-        return cls(path)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing run."""
-        path = Path(path)
-        if not (path / "config.yaml").is_file():
+        """Return an existing run."""
+        if not (Path(path) / "config.yaml").is_file():
             raise RunError(f"{path} is not a run: it has no config.yaml")
-        return cls(path)
+        return cls(Path(path))
 
     def refuse_to_replace(self, force: bool) -> None:
-        """An error if there is something in the way, unless it is a run and ``force`` says to replace it."""
+        """Raise an error if the directory exists, unless it is a run and ``force`` is set."""
         if self.path.exists() and not force:
             raise RunError(
                 f"{self.path} exists; resume it ({self.how_to_resume}), replace it (--force) or give another name"
@@ -89,77 +88,73 @@ class RunDirectory:
 
     @property
     def split(self) -> LabelSplit:
-        """The rows that were labeled."""
+        """The labeled and unlabeled rows."""
         with self._readable("split.npz") as file:
             return LabelSplit.load(file)
 
     @property
     def checkpoint(self) -> Path:
-        """Where ``last.ckpt`` is, or will be."""
+        """The path of ``last.ckpt``."""
         return self.path / "last.ckpt"
 
     @property
     def model(self) -> Path:
-        """Where ``model.safetensors`` is, or will be."""
+        """The path of ``model.safetensors``."""
         return self.path / "model.safetensors"
 
     @property
     def how_to_resume(self) -> str:
-        """The command that goes on with the run."""
+        """The command that resumes the run."""
         return f"advdrop train --resume {shlex.quote(str(self.path))}"
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is finished."""
         return (self.path / "result.json").is_file()
 
     @property
     def result(self) -> dict[str, Any]:
-        """What the run came to."""
+        """The content of ``result.json``."""
         if not self.finished:
             raise RunError(f"{self.path} is not finished; go on with it: {self.how_to_resume}")
-        found: dict[str, Any] = read_json(self.path / "result.json")
-        return found
+        result: dict[str, Any] = read_json(self.path / "result.json")
+        return result
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write ``result.json``, the last file of a run."""
         write_text(self.path / "result.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
     def write_metrics(self, rows: Sequence[Row]) -> None:
-        """Write ``metrics.csv``: one row an epoch; a column that some rows lack is empty there."""
-        columns = list(dict.fromkeys(name for row in rows for name in row))
+        """Write ``metrics.csv``, a row for each epoch. A value that a row does not have is left empty."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         write_text(self.path / "metrics.csv", text.getvalue())
 
     def metrics(self) -> list[Row]:
-        """Read ``metrics.csv``; no rows before the first epoch is over."""
+        """Read ``metrics.csv``. There are no rows before the end of the first epoch."""
         if not (self.path / "metrics.csv").is_file():
             return []
         with self._readable("metrics.csv") as path, path.open(newline="") as file:
             return [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Write ``last.ckpt``: plain numbers and tensors, so that it loads without unpickling code."""
+        """Write ``last.ckpt``: plain numbers and tensors, so that loading it runs no code."""
         import torch
 
         with written(self.checkpoint) as file:
             torch.save(state, file)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """Read ``last.ckpt``; none was written if the run was stopped at its very start."""
+        """Read ``last.ckpt``; return None if the run was stopped before its first checkpoint."""
         import torch
 
         if not self.checkpoint.is_file():
             return None
-        try:
-            state: dict[str, Any] = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch has many ways to say that a file is not one of its own
-            reason = str(error).split("\n")[0]
-            raise RunError(f"{self.checkpoint} cannot be read ({reason}); delete it to start the run again") from None
-        return state
+        with self._readable("last.ckpt", "; delete it to start the run again") as file:
+            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+            return state
 
     def weights(self) -> dict[str, Tensor]:
         """Read ``model.safetensors``."""
@@ -169,28 +164,28 @@ class RunDirectory:
             return load_file(file)
 
     @contextmanager
-    def _readable(self, name: str) -> Iterator[Path]:
-        """A file of the run; whatever is wrong with it is an error that names it."""
+    def _readable(self, name: str, advice: str = "") -> Iterator[Path]:
+        """Turn any error while a file is read into one that names the file."""
         path = self.path / name
         try:
             yield path
-        except Exception as error:  # a damaged file may raise anything in the packages that read it
+        except Exception as error:  # a damaged file can raise anything in the packages that read it
             reason = str(error).split("\n")[0]
-            raise RunError(f"{path} cannot be read ({type(error).__name__}: {reason})") from None
+            raise RunError(f"{path} cannot be read ({type(error).__name__}: {reason}){advice}") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No two processes train one run: the second one is refused. The lock goes with its process."""
+        """Raise a BusyError if another process trains the run. The lock ends with its process."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            import fcntl
-        except ImportError:  # not on Windows
+            lock.acquire()
+        except Timeout:
+            raise BusyError(f"{self.path} is being trained by another process") from None
+        try:
+            for leftover in self.path.glob(".*.part"):  # a killed process was writing it
+                leftover.unlink(missing_ok=True)
             yield
-            return
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(f"{self.path} is being trained by another process") from None
-            for litter in self.path.glob(".*.part"):  # what a killed process was writing
-                litter.unlink(missing_ok=True)
-            yield
+        finally:
+            lock.release()

@@ -1,0 +1,304 @@
+"""The training loop: batch, step, backward, update, record.
+
+Everything random or scheduled is a function of the seed and the number of the update: the batch, the augmentation, the
+noise, λ, the learning rate and β1. So a checkpoint holds only the network, the optimizer, the objective and metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from advdrop import schedules
+from advdrop.checks import NonFiniteError, value_checks
+from advdrop.lab.config.config import RunConfig
+from advdrop.lab.data.batches import Batches
+from advdrop.lab.engine.companion import Companion, main_network
+from advdrop.lab.engine.progress import Progress
+from advdrop.lab.engine.rundir import Row, RunDirectory
+from advdrop.lab.engine.signals import stop_signals
+from advdrop.objectives import Objective
+from advdrop.randomness import derived_seed, seed_noise
+from advdrop.schedules import Trust
+from advdrop.step.step import Loss, Step
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+AGREE_EVERY = 20
+"""The number of updates after which several processes ask each other whether one of them wants to save or to stop."""
+
+
+@dataclass(eq=False)
+class Training:
+    """What is trained, and how to do one update."""
+
+    config: RunConfig
+    fabric: Fabric  # devices, processes and precision
+    network: nn.Module  # or a blend of the network and its companion
+    objective: Objective
+    batches: Batches
+    trust: Trust  # the factor of the terms for unlabeled images; the skill of the companion decides it
+    companion: Companion | None = None
+
+    def __post_init__(self) -> None:
+        self.network.to(self.fabric.device)
+        self.metrics = Metrics()
+        self.loss = PartialLoss(self)
+        options = self.config.optimizer
+        betas = (options.beta1, options.beta2)
+        fused = self.config.engine.precision != "fp16"  # a fused Adam cannot clip scaled gradients
+        self.adam = torch.optim.Adam(
+            self.network.parameters(), options.learning_rate, betas=betas, eps=options.epsilon, fused=fused
+        )
+
+    def start(self) -> None:
+        """Start the other processes and let Fabric set up the loss and the optimizer."""
+        self.fabric.launch()
+        self.model, self.optimizer = self.fabric.setup(self.loss, self.adam)
+
+    def update(self, update: int) -> None:
+        """Do one update: batch, step, backward, update."""
+        engine = self.config.engine
+        self._set_schedules(update / self.config.training.updates)
+        self.adam.zero_grad()
+        # One process must not leave alone: several of them find a loss that is not finite when all look for it.
+        with value_checks("never") if self.fabric.world_size > 1 else nullcontext():
+            for turn in range(engine.accumulate):
+                with self.fabric.no_backward_sync(self.model, enabled=turn < engine.accumulate - 1):
+                    loss = self.model(update, turn)
+                    self.fabric.backward(loss / engine.accumulate)
+        if engine.clip:
+            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=engine.clip, error_if_nonfinite=False)
+        self.optimizer.step()
+
+    def _set_schedules(self, progress: float) -> None:
+        options = self.config.optimizer
+        rate = schedules.learning_rate(progress, options.learning_rate, options.ramp_up, options.ramp_down)
+        beta1 = schedules.adam_beta1(progress, options.ramp_down, options.beta1, options.beta1_end)
+        for group in self.adam.param_groups:
+            group["lr"], group["betas"] = rate, (beta1, options.beta2)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of a training. All processes must call it."""
+        metrics = [self.metrics.state_dict()] * self.fabric.world_size
+        if self.fabric.world_size > 1:
+            torch.distributed.all_gather_object(metrics, self.metrics.state_dict())
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.adam.state_dict(),
+            "objective": self.objective.state_dict(),
+            "trust": self.trust.value,
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "metrics": metrics,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Load what ``state`` returned."""
+        self.network.load_state_dict(state["network"])
+        self.adam.load_state_dict(state["optimizer"])
+        self.objective.load_state_dict(state["objective"])
+        self.trust.value = state["trust"]
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        self.metrics = Metrics(**state["metrics"][self.fabric.global_rank])
+
+
+class PartialLoss(nn.Module):
+    """The loss of one part of an update. It is one module, so that DDP distributes the whole step."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.training_run, self.network = training, training.network
+        options = training.config.objective
+        self.step = Step(main_network(training.network), training.objective, updating=options.updating)
+
+    def forward(self, update: int, turn: int) -> Tensor:
+        """Make the batch of this process and return its loss. ``turn`` counts the accumulated parts of the update."""
+        run = self.training_run
+        config, processes = run.config, run.fabric.world_size
+        parts, part = config.engine.accumulate * processes, turn * processes + run.fabric.global_rank
+        seed_noise(run.batches.device, derived_seed(config.seed, "noise", update, part))
+        batch = run.batches.at(update, part, parts)
+        every = config.training.measure_every
+        measure = every > 0 and update % every == 0
+        result: Loss = self.step(**batch.arguments(), progress=update / config.training.updates, measure=measure)
+        run.metrics.add(update, result)
+        if run.companion is None:
+            return result.loss
+        return result.loss + run.companion.loss(batch.x, batch.labels(), run.batches.labeled_rows(update, part, parts))
+
+
+@dataclass
+class Metrics:
+    """The losses and measures of an epoch, added up on the device, so that no step waits for a number."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)  # λ of each term at the last update
+    bad: Tensor | None = None  # for each term, the first update at which it was not finite, or −1
+
+    def add(self, update: int, loss: Loss) -> None:
+        """Add the loss of one step."""
+        self.weights = loss.weights
+        values = {"train/loss": loss.loss.detach()}
+        values |= {f"train/{name}": value for name, value in loss.terms.items()}
+        values |= {f"search/{name}": value for name, value in loss.measures.items()}
+        for name, value in values.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+            self.counts[name] = self.counts.get(name, 0) + 1
+        # A term of weight 0 did not run.
+        finite = torch.stack([loss.terms.get(name, loss.loss.new_zeros(())).isfinite() for name in loss.weights])
+        bad = torch.full_like(finite, -1, dtype=torch.int64) if self.bad is None else self.bad.to(finite.device)
+        self.bad = torch.where(finite | (bad >= 0), bad, update)
+
+    def first_not_finite(self) -> tuple[int, str] | None:
+        """Return the first update and term that were not finite, if any. This waits for the device."""
+        if self.bad is None:
+            return None
+        found = zip(self.bad.tolist(), self.weights, strict=True)
+        return min(((update, name) for update, name in found if update >= 0), default=None)
+
+    def means(self) -> dict[str, Tensor]:
+        """Return the means, on the device."""
+        return {name: total / self.counts[name] for name, total in self.sums.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the arguments that make it again."""
+        return dict(vars(self))
+
+
+@dataclass
+class History:
+    """What a checkpoint holds of a run, beside the state of its training."""
+
+    own: list[str]  # what was given from Python and is not in the configuration
+    update: int = 0  # the number of updates done
+    rows: list[Row] = field(default_factory=list)  # the metrics of each epoch
+    seconds: float = 0.0
+    training_seconds: float = 0.0  # without evaluations and checkpoints
+    origins: list[dict[str, Any]] = field(default_factory=list)  # versions, commit and machine, of each resumption
+
+
+@dataclass(eq=False)
+class Recorder:
+    """Runs a training and writes its run directory."""
+
+    training: Training
+    history: History
+    run: RunDirectory
+    progress: Progress
+    evaluate: Callable[[], dict[str, float]]  # returns the errors by their names
+
+    def fit(self) -> None:
+        """Train until the last update, or until a signal asks to stop."""
+        self._mark = self._saved_at = time.monotonic()
+        with self.progress, stop_signals(self.progress) as signaled:
+            for update in range(self.history.update, self.training.config.training.updates):
+                try:
+                    self.training.update(update)
+                except NonFiniteError as error:
+                    raise self._diverged(update, str(error)) from None
+                self.history.update = update + 1
+                self.progress.advance()
+                if self.record(stop=signaled()):
+                    return
+
+    def record(self, stop: bool) -> bool:
+        """Look at the losses, finish the epoch and save, each if it is time for it. Return True to stop."""
+        config, done, fabric = self.training.config, self.history.update, self.training.fabric
+        last = done == config.training.updates
+        epoch_ends = last or done % config.training.epoch_updates == 0
+        due = time.monotonic() - self._saved_at >= config.engine.checkpoint_seconds
+        # To look at the losses means to wait for an accelerator. On a CPU it costs nothing.
+        look = epoch_ends or due or stop or fabric.device.type == "cpu"
+        bad = self.training.metrics.first_not_finite() if look else None
+        any_bad = bad is not None
+        if fabric.world_size > 1 and (epoch_ends or done % AGREE_EVERY == 0):
+            wishes = torch.tensor([any_bad, stop, due], dtype=torch.float32, device=fabric.device)
+            any_bad, stop, due = (fabric.all_reduce(wishes, reduce_op="sum") > 0).tolist()  # type: ignore[operator, union-attr]
+        elif fabric.world_size > 1:
+            any_bad = stop = due = False  # until the next time that all processes ask each other
+        if any_bad:
+            number, term = bad or (done, "a loss of another process")
+            raise self._diverged(number, f"{term} is not finite")
+        if epoch_ends:
+            self._finish_epoch(last)
+        if due or last or stop:
+            self._save()
+        return stop
+
+    def _finish_epoch(self, last: bool) -> None:
+        """Add a row of metrics: means over the epoch and over the processes, and the errors if they are due."""
+        training, history, fabric = self.training, self.history, self.training.fabric
+        options, metrics, group = training.config.training, training.metrics, training.adam.param_groups[0]
+        epoch = -(-history.update // options.epoch_updates)
+        row: Row = {"epoch": epoch, "update": history.update}
+        row |= {"learning_rate": group["lr"], "beta1": group["betas"][0]}
+        row |= {name: float(fabric.all_reduce(mean)) for name, mean in metrics.means().items()}  # type: ignore[arg-type]
+        row |= {f"weight/{name}": weight for name, weight in metrics.weights.items()}
+        training.metrics = Metrics()
+        if training.companion is not None:
+            training.trust.value = training.companion.skill() ** 2
+        self._count_time(training=True)
+        if fabric.is_global_zero and (last or (options.evaluate_every > 0 and epoch % options.evaluate_every == 0)):
+            row |= self.evaluate()
+            self._count_time(training=False)
+        row["seconds"] = round(history.seconds, 3)
+        history.rows.append(row)
+        if fabric.is_global_zero:
+            self.run.write_metrics(history.rows)
+            self.progress.epoch(row)
+            if training.config.engine.tensorboard:
+                for name, value in row.items():
+                    self._tensorboard.add_scalar(name, value, history.update)
+                self._tensorboard.flush()
+
+    @cached_property
+    def _tensorboard(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # A resumed run may compute an epoch again, which then replaces the old one.
+        return SummaryWriter(str(self.run.path / "tensorboard"), purge_step=self.history.update)
+
+    def _save(self) -> None:
+        """Write a checkpoint, unless a weight is not finite."""
+        self._count_time(training=True)
+        finite = torch.stack([parameter.isfinite().all() for parameter in self.training.network.parameters()])
+        if not finite.all():
+            raise self._diverged(self.history.update, "a weight is not finite")
+        state = {**vars(self.history), **self.training.state()}
+        if self.training.fabric.is_global_zero:
+            self.run.save_checkpoint(state)
+        self._count_time(training=False)
+        self._saved_at = self._mark
+
+    def _count_time(self, training: bool) -> None:
+        """Add the time since the last call to the sums."""
+        now = time.monotonic()
+        self.history.seconds += now - self._mark
+        self.history.training_seconds += (now - self._mark) * training
+        self._mark = now
+
+    def _diverged(self, update: int, reason: str) -> DivergedError:
+        saved = self.run.checkpoint
+        return DivergedError(update, reason, f"the last good checkpoint is {saved}" if saved.is_file() else "")
+
+
+class DivergedError(RuntimeError):
+    """A loss or a weight is not finite: the update, the reason and the last good checkpoint."""
+
+    def __init__(self, update: int, reason: str, checkpoint: str = "") -> None:
+        self.update, self.reason, self.checkpoint = update, reason, checkpoint
+        advice = "lower the learning rate (--set optimizer.learning_rate=...) or clip gradients (--set engine.clip=1)"
+        super().__init__(f"update {update}: {reason}; {checkpoint + '; ' if checkpoint else ''}{advice}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to make it again in another process."""
+        return type(self), (self.update, self.reason, self.checkpoint)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from advdrop.lab.cli.grid import guessed, refuse_others, threads_of
@@ -13,7 +12,7 @@ from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.cluster import ClusterWorker, connect
+from advdrop.lab.engine.cluster import places
 from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
 from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import split_of
@@ -75,20 +74,15 @@ def run(options: Reproduce) -> int:
         name: load(name, options.data_dir, download=not options.dry_run, progress=not options.quiet) for name in names
     }
     grid = grid_of(options, suite, ledger, keys, data)
-    executor, places = connect(options.scheduler) if options.scheduler else (None, 0)
-    if executor is None:
-        places = jobs_of(options.jobs, grid.cells.values()).count
-    jobs = Jobs(places if options.jobs == "auto" else options.jobs, THREADS)
+    most = places(options.scheduler) if options.scheduler else jobs_of(options.jobs, grid.cells.values()).count
+    jobs = Jobs(most if options.jobs == "auto" else options.jobs, THREADS)
     if options.dry_run:
         print(plan(grid, jobs, data))
         return 0
 
-    stop_file = options.out / ".stop"
-    stop_file.unlink(missing_ok=True)
-    start = None if executor is None else partial(ClusterWorker, executor, stop_file)
     failed = dict(grid.failed)
     with threads_of(THREADS):
-        for key, outcome in run_cells(grid.cells, jobs, progress=not options.quiet, start=start):
+        for key, outcome in run_cells(grid.cells, jobs, progress=not options.quiet, scheduler=options.scheduler):
             cell = grid.cells[key]
             if isinstance(outcome, Exception):
                 failed[key] = str(outcome)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from rich.console import Console
+
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.config.config import unknown_name
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.progress import Line, overall
+from advdrop.lab.engine.cluster import places, side_by_side
+from advdrop.lab.engine.jobs import available_cores
 from advdrop.lab.files import write_text
 from advdrop.lab.records.measurement import Measurement, add, place, read_measurement
 from advdrop.lab.report.html import page
@@ -52,11 +53,8 @@ def theory(options: Reproduce) -> list[Measurement]:
         return []
     if (there := kept([path])) is not None:
         return [there]
-    line = Line(show=not options.quiet)
-    try:
-        measurement = theory_measurement(lambda text: line.rewrite(f"done: {text}"))
-    finally:
-        line.close()
+    with Console(stderr=True, quiet=options.quiet).status("measuring ...") as status:
+        measurement = theory_measurement(lambda text: status.update(f"done: {text}"))
     keep(path, measurement)
     return [measurement]
 
@@ -70,8 +68,9 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
         raise ValueError(f"--only has {unknown_name(unknown[0], VARIANTS)}")
     for name in names:
         load(name, options.data_dir, download=not options.dry_run, progress=not options.quiet)  # complains at once
+    data_dir = options.data_dir.absolute() if options.data_dir else None
     tasks = [
-        pool.Task(row, VARIANTS[row], name, options.data_dir, seed)
+        pool.Task(row, VARIANTS[row], name, data_dir, seed)
         for name in names
         for seed in range(options.seeds or SEEDS)
         for row in options.only or VARIANTS
@@ -79,20 +78,27 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
     there = {task: kept([result(options, task), *recorded(options, task)]) for task in tasks}
     left = [task for task in tasks if there[task] is None]
     if options.dry_run:
-        print(f"{len(left)} of {len(tasks)} autoencoders to train: {', '.join(map(str, left)) or 'none'}")
+        print(f"{len(left)} of {len(tasks)} autoencoders to train: {', '.join(task.name for task in left) or 'none'}")
         return []
-    jobs = os.cpu_count() or 1 if options.jobs == "auto" else options.jobs
-    line, began = Line(show=not options.quiet), time.monotonic()
-    try:
-        trained = pool.run(
-            left, min(jobs, len(left)), lambda updates: line.rewrite(state(left, updates, time.monotonic() - began))
-        )
-        for task, measurement in trained if left else ():
-            keep(result(options, task), measurement)
-            there[task] = measurement
-    finally:
-        line.close()
+    if left:
+        train(options, left, there)
     return [measurement for measurement in there.values() if measurement is not None]
+
+
+def train(options: Reproduce, tasks: Sequence[pool.Task], there: dict[pool.Task, Measurement | None]) -> None:
+    """Train autoencoders with one thread each, so that no number depends on how many there are at a time."""
+    most = places(options.scheduler) if options.scheduler else available_cores()
+    count = most if options.jobs == "auto" else options.jobs
+    errors = []
+    trained = side_by_side({task: task for task in tasks}, count, 1, options.scheduler, progress=not options.quiet)
+    for task, outcome in trained:
+        if isinstance(outcome, Exception):
+            errors.append(outcome)
+        else:
+            keep(result(options, task), outcome)
+            there[task] = outcome
+    if errors:
+        raise errors[0]
 
 
 def result(options: Reproduce, task: pool.Task) -> Path:
@@ -115,18 +121,6 @@ def keep(path: Path, measurement: Measurement) -> None:
     """Write a measurement where the next command looks for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, measurement.dump())
-
-
-def state(tasks: Sequence[pool.Task], updates: Sequence[int], seconds: float) -> str:
-    """How far the autoencoders are."""
-    running = {
-        str(task): done / task.settings.updates
-        for task, done in zip(tasks, updates, strict=True)
-        if 0 < done < task.settings.updates
-    }
-    over = sum(done == task.settings.updates for task, done in zip(tasks, updates, strict=True))
-    share = sum(updates) / sum(task.settings.updates for task in tasks)
-    return overall(over, len(tasks), running, seconds / share - seconds if share else None)
 
 
 def tell(folder: Path, measurement: Measurement) -> None:

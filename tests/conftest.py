@@ -31,7 +31,9 @@ def apart(monkeypatch):
 @pytest.fixture
 def quick_processes():
     """What Dask would spawn is forked from a server instead, and killed at the end if it is still there."""
-    dask = pytest.importorskip("dask")
+    import dask
+    import distributed  # noqa: F401  its settings have to be there before one of them is changed
+
     server_address()
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         yield

@@ -68,6 +68,7 @@ def advdrop(words: list[str], log: Path) -> None:
 def quick_advdrop(words: list[str], log: Path, address: str) -> None:
     """Run a command whose own processes are forked from the server at this address, too."""
     import dask
+    import distributed  # noqa: F401  its settings have to be there before one of them is changed
 
     tempfile.tempdir = str(log.parent)  # a command that is killed leaves an empty folder there
     server = forkserver._forkserver  # type: ignore[attr-defined]

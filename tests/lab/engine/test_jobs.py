@@ -1,9 +1,11 @@
 """Many runs: how many at a time, in what order, and what happens to those that fail, are killed or stopped."""
 
 import io
+import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from safetensors.torch import load_file
 
 from advdrop.lab.data import load
 from advdrop.lab.engine import RunDirectory, jobs, progress, worker
+from advdrop.lab.engine.cluster import side_by_side
 from advdrop.lab.engine.jobs import Jobs, available_memory, fitting, jobs_of, on_cpu, run_cells
 from advdrop.lab.engine.module import DivergedError
 from advdrop.lab.engine.progress import Overview, makespan
@@ -231,6 +234,39 @@ def test_processes_give_the_bits_of_one_process_and_survive_kills(files, capfd, 
     assert "5 of 5 runs done (2 failed)" in lines[-1]
     assert list(scratch.iterdir()) == []
     assert not list(Path().glob("dask*"))
+
+
+@dataclass(frozen=True)
+class Look:
+    """A task that tells what its process is like; it fails if it is number 1."""
+
+    number: int
+    updates: int = 1
+
+    @property
+    def name(self):
+        return f"look {self.number}"
+
+    def __call__(self, tell):
+        if self.number == 1:
+            raise KeyError("of its own")
+        names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+        return [os.environ[name] for name in names], torch.get_num_threads(), os.getpid(), tell(1)
+
+
+@pytest.mark.usefixtures("quick_processes")
+def test_each_worker_has_its_threads_and_this_process_keeps_its_environment():
+    before = dict(os.environ)
+    found = dict(side_by_side({number: Look(number) for number in range(3)}, 2, 3, progress=False))
+    assert isinstance(found[1], KeyError)
+    for number in (0, 2):
+        environment, threads, process, stop = found[number]
+        assert environment == ["3", "PASSIVE"]
+        assert threads == 3
+        assert process != os.getpid()
+        assert not stop
+    assert {name for name in os.environ if os.environ[name] != before.get(name)} <= {"PYTHONHASHSEED"}
+    assert dict(side_by_side({}, 2, 3)) == {}
 
 
 # ----------------------------------------------------------------------------------------------------------- progress

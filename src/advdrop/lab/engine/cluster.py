@@ -171,14 +171,7 @@ def side_by_side(
 
 
 class _Crew(Generic[Key, T]):
-    """The tasks that wait and those that run.
-
-    Args:
-        client: of the cluster.
-        tasks: all of them.
-        threads: of each task.
-        overview: shows how far they are.
-    """
+    """The tasks that wait and those that run on the cluster of a client."""
 
     def __init__(self, client: Any, tasks: Mapping[Key, Task[T]], threads: int, overview: Overview[Key]) -> None:
         self.client, self.tasks, self.threads, self.overview = client, tasks, threads, overview
@@ -215,8 +208,11 @@ class _Crew(Generic[Key, T]):
                 outcome: T | Exception = RuntimeError(DIED)
             elif future.status == "pending":
                 continue
+            elif future.status == "error":
+                outcome = future.exception()
+                outcome = RuntimeError(DIED) if type(outcome).__name__ == "KilledWorker" else outcome
             else:
-                outcome = self.outcome(future)
+                outcome = self.result(future)
             del self.running[name]
             if isinstance(outcome, StoppedError):  # its worker was closed
                 self.waiting.appendleft(key)
@@ -224,20 +220,15 @@ class _Crew(Generic[Key, T]):
                 self.overview.ended(key, failed=isinstance(outcome, Exception))
                 yield key, outcome
 
-    def outcome(self, future: Any) -> T | Exception:
-        """Return the result or the error of a task that has ended."""
-        from distributed import KilledWorker
-
-        if future.status == "error":
-            error: Exception = future.exception()
-            return RuntimeError(DIED) if isinstance(error, KilledWorker) else error
+    def result(self, future: Any) -> T | StoppedError:
+        """Fetch the result of a task; a StoppedError if its worker died first, a LostError without a scheduler."""
         try:
-            result: T = future.result(timeout=SILENCE)
+            found: T = future.result(timeout=SILENCE)
         except TimeoutError:
             return StoppedError("its worker died with the result")
         except (OSError, CancelledError):
             raise self.lost() from None
-        return result
+        return found
 
     def ping(self) -> None:
         """Now and then, ask the scheduler whether it is there."""

@@ -1,11 +1,9 @@
-import multiprocessing
-
 import pytest
 import torch
 from hypothesis import settings
 
 from advdrop.step.passes import Passes
-from processes import CONTEXT, kill_the_rest
+from processes import kill_the_rest, server_address
 
 # Two xdist workers share two cores: more threads would only fight.
 torch.set_num_threads(1)
@@ -31,9 +29,12 @@ def apart(monkeypatch):
 
 
 @pytest.fixture
-def quick_processes(monkeypatch):
-    """What the package would spawn is forked from a server instead, and killed at the end if it is still there."""
-    real = multiprocessing.get_context
-    monkeypatch.setattr(multiprocessing, "get_context", lambda name: CONTEXT if name == "spawn" else real(name))
-    yield
+def quick_processes():
+    """What Dask would spawn is forked from a server instead, and killed at the end if it is still there."""
+    import dask
+    import distributed  # noqa: F401  its settings have to be there before one of them is changed
+
+    server_address()
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
     kill_the_rest()

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,12 +20,18 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from advdrop.lab.engine import worker
-from advdrop.lab.engine.worker import Cell
+from advdrop.lab.engine.worker import Cell, Result, Tell
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["lightning_fabric", "advdrop.lab.engine.run", "advdrop.lab.cli.reproduce", "sklearn.datasets"]
+    [
+        "lightning_fabric",
+        "advdrop.lab.engine.run",
+        "advdrop.lab.cli.reproduce",
+        "advdrop.lab.cli.compare",
+        "sklearn.datasets",
+        "distributed",
+    ]
 )
 
 
@@ -61,9 +68,21 @@ def advdrop(words: list[str], log: Path) -> None:
 
 def quick_advdrop(words: list[str], log: Path, address: str) -> None:
     """Run a command whose own processes are forked from the server at this address, too."""
-    multiprocessing.get_context = lambda method=None: CONTEXT  # type: ignore[assignment,return-value]
+    import dask
+    import distributed  # noqa: F401  its settings have to be there before one of them is changed
+
+    tempfile.tempdir = str(log.parent)  # a command that is killed leaves an empty folder there
     server = forkserver._forkserver  # type: ignore[attr-defined]
     server._forkserver_address, server.ensure_running = address, lambda: None
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        advdrop(words, log)
+
+
+def impatient_advdrop(words: list[str], log: Path) -> None:
+    """Run a command that gives a silent scheduler up after a few seconds."""
+    from advdrop.lab.engine import cluster
+
+    cluster.PING, cluster.SILENCE, cluster.TIMEOUT = 0.5, 3.0, 3.0
     advdrop(words, log)
 
 
@@ -101,25 +120,20 @@ def mortal_advdrop(words: list[str], log: Path, folder: Path, moment: int, name:
 
 @dataclass(frozen=True)
 class MortalCell(Cell):
-    """A cell whose process is killed in the middle the first time; a file called ``killed`` tells that it was."""
+    """A cell whose process is killed so many times; files called ``killed-0`` and so on tell that it was."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _in_a_process, (self.name, self.config, self.path, self.force)
+    deaths: int = 1
 
+    def __call__(self, tell: Tell) -> Result:
+        def mortal(updates: int) -> bool:
+            for death in range(self.deaths):
+                killed = self.path.with_name(f"{self.path.name}.killed-{death}")
+                if updates >= self.updates * (death + 1) // 4 and not killed.exists():
+                    killed.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return tell(updates)
 
-def _in_a_process(*fields: Any) -> MortalCell:
-    """Put the cell together in the process that will run it, which hears of every update."""
-    cell, tell = MortalCell(*fields), worker._tell
-    killed = Path(cell.config.dataset).with_name("killed")
-
-    def count(updates: int) -> None:
-        tell(updates)
-        if updates == cell.config.training.updates // 2 and not killed.exists():
-            killed.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    worker._tell = count
-    return cell
+        return super().__call__(mortal)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 240) -> None:

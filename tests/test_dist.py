@@ -117,7 +117,6 @@ def test_with_torch_alone_the_library_works_and_the_rest_says_what_it_needs(buil
 
 
 USES = {
-    "cluster": "import distributed",
     "docs": "import furo, myst_parser, sphinx",
     "examples": "import transformers, sklearn, advdrop; advdrop.AdversarialDropoutClassifier",
     "sklearn": """

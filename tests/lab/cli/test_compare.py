@@ -9,9 +9,7 @@ from advdrop.lab.cli import compare, grid
 from advdrop.lab.cli.main import main
 from advdrop.lab.engine import RunDirectory
 from advdrop.lab.engine.jobs import Jobs, StoppedError
-from advdrop.lab.engine.rundir import BusyError
 from advdrop.lab.engine.training import DivergedError
-from processes import quick_advdrop, server_address, started, wait_for
 
 TINY = [
     "--dataset", "digits", "--labels", "20", "--set", "network.name=mlp", "--set", "network.hidden=[16,8]",
@@ -95,28 +93,6 @@ def test_dry_run_tells_the_jobs_and_divides_the_time(monkeypatch, capsys, tmp_pa
     out = capsys.readouterr().out
     assert re.search(r"\| pi +\| 0 +\| 2 +\| done +\|", out)
     assert "about 0:05:00 in all" in out
-
-
-@pytest.mark.usefixtures("quick_processes")
-def test_a_killed_parent_takes_its_workers_with_it_and_they_save(tmp_path):
-    words = ["compare", *TINY, "--updates", "1000000", "--methods", "dropout,pi", "--out", "c", "--jobs", "2"]
-    paths, log = [tmp_path / "c" / name for name in ("dropout-0", "pi-0")], tmp_path / "log"
-    with started(quick_advdrop, words, log, server_address()) as parent:
-        wait_for(lambda: parent.exitcode is not None or all((path / "metrics.csv").exists() for path in paths))
-        assert parent.exitcode is None, log.read_text()
-        assert all(map(busy, paths))
-        assert not any((path / "last.ckpt").exists() for path in paths)
-    wait_for(lambda: not any(map(busy, paths)))
-    assert all(RunDirectory.open(path).load_checkpoint()["update"] > 20 for path in paths)
-
-
-def busy(path):
-    """Whether a process trains the run."""
-    try:
-        with RunDirectory.open(path).locked():
-            return False
-    except BusyError:
-        return True
 
 
 def test_one_choice_of_the_machine_is_made_for_all_runs(monkeypatch, capsys, tmp_path):

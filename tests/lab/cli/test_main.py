@@ -113,7 +113,7 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --set delta", "--set takes KEY=VALUE"),
         ("train mnist", "mnist would be the name of the run; did you mean --dataset mnist?"),
         ("train vadd-kl", "did you mean --method vadd-kl?"),
-        ("train --dataset digits --set data.pad_crop=9", "nothing to reflect in images of 8×8"),
+        ("train --dataset digits --set data.pad_crop=9", "cannot reflect images of 8×8"),
         ("train --set vadd-kl.search=iterated --set vadd-kl.order=smallest", "are for the first-order search"),
         ("compare --methods vadd-kl,VADD-KL", "--methods names one of them twice"),
         ("train --set network.kernel=2", "kernel must be odd, got 2"),

@@ -1,27 +1,33 @@
-"""A suite on a real Dask cluster: a scheduler and two workers in processes of their own, on loopback."""
+"""Runs on real Dask clusters, here and there: what is killed, what is stopped, and what the same command does then."""
 
 import asyncio
+import os
+import re
 import signal
+import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from advdrop.lab.cli.main import main
 from advdrop.lab.engine import cluster
-from advdrop.lab.engine.cluster import ClusterWorker, connect, work_on_cluster
-from advdrop.lab.engine.jobs import Jobs, run_cells
-from advdrop.lab.engine.run import StoppedError
-from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.engine.worker import Cell
+from advdrop.lab.engine.cluster import places
+from advdrop.lab.engine.rundir import BusyError, RunDirectory
 from advdrop.lab.records.record import ERROR, Ledger
-from processes import advdrop, started, wait_for
-from runs import rings, tiny
+from processes import advdrop, impatient_advdrop, quick_advdrop, server_address, started, wait_for
 from suites import small_suite
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------- another's scheduler
 
 
 def scheduler(file):
@@ -29,7 +35,8 @@ def scheduler(file):
     from distributed import Scheduler
 
     async def run():
-        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as served:
+        options = {"dashboard_address": "127.0.0.1:0", "local_directory": str(file.parent / "dask")}
+        async with Scheduler(host="127.0.0.1", port=0, **options) as served:
             file.with_suffix(".part").write_text(served.address)
             file.with_suffix(".part").rename(file)
             await served.finished()
@@ -37,137 +44,220 @@ def scheduler(file):
     asyncio.run(run())
 
 
-def dask_worker(address, folder):
-    """Run a worker of one thread."""
+def dask_worker(address, folder, log, threads=1):
+    """Run a worker."""
     from distributed import Worker
 
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+
     async def run():
-        async with Worker(address, nthreads=1, dashboard_address="127.0.0.1:0", local_directory=str(folder)) as working:
-            folder.with_suffix(".ready").touch()  # the scheduler knows it
+        options = {"dashboard_address": "127.0.0.1:0", "local_directory": str(folder)}
+        async with Worker(address, nthreads=threads, **options) as working:
+            folder.with_suffix(".ready").touch()
             await working.finished()
 
     asyncio.run(run())
 
 
-@pytest.fixture
-def dask_cluster(tmp_path):
-    """The address of a scheduler and its two workers, which are not in the folder of whoever gives them work."""
-    file = tmp_path / "address"
+@contextmanager
+def dask_cluster(folder, workers=2, threads=1):
+    """A scheduler, its address and its workers, which are not in the folder of whoever gives them work."""
+    file = folder / f"address-{time.monotonic_ns()}"
     with ExitStack() as stack:
-        stack.enter_context(started(scheduler, file))
+        process = stack.enter_context(started(scheduler, file))
         wait_for(file.exists)
         address = file.read_text()
-        folders = [tmp_path / f"dask-{number}" for number in range(2)]
-        workers = [stack.enter_context(started(dask_worker, address, folder)) for folder in folders]
-        wait_for(lambda: all(folder.with_suffix(".ready").exists() for folder in folders))
-        yield address, workers
+        folders = [Path(f"{file}-{number}") for number in range(workers)]
+        log = folder / "dask.log"
+        there = [stack.enter_context(started(dask_worker, address, each, log, threads)) for each in folders]
+        wait_for(lambda: all(each.with_suffix(".ready").exists() for each in folders))
+        yield process, address, there
 
 
 def told(folder):
     return {(record.row, record.seed): record.curve[ERROR] for record in Ledger(Path(folder)).records()}
 
 
-def test_a_suite_on_two_workers_of_which_one_is_killed(tmp_path, monkeypatch, dask_cluster):
-    monkeypatch.chdir(tmp_path)
-    address, workers = dask_cluster
-    suite, log = str(small_suite(tmp_path, updates=60)), tmp_path / "log"
+def begun(process, log, folder="there", runs=2):
+    """Wait until so many runs of a command have a checkpoint and none is over."""
+    wait_for(lambda: process.exitcode is not None or len(list(Path(folder).glob("*/last.ckpt"))) >= runs)
+    assert process.exitcode is None, log.read_text()
+
+
+def test_a_suite_on_two_workers_of_which_one_is_killed(tmp_path):
+    suite, log = str(small_suite(tmp_path, updates=150)), tmp_path / "log"
     words = ["reproduce", suite, "--quiet", "--seeds", "1"]
-    there = ["--scheduler", address, "--out", "there", "--results", "there-results"]
-    with started(advdrop, [*words, *there], log) as process:
-        wait_for(lambda: process.exitcode is not None or len(list(tmp_path.glob("there/*/last.ckpt"))) >= 2)
-        assert process.exitcode is None, log.read_text()  # both workers have begun
-        workers[0].kill()  # in the middle of its cell
-        process.join(240)
-        assert process.exitcode == 0, log.read_text()
+    with dask_cluster(tmp_path) as (_, address, workers):
+        there = ["--scheduler", address, "--out", "there", "--results", "there-results"]
+        with started(advdrop, [*words, *there], log) as process:
+            begun(process, log)
+            workers[0].kill()  # in the middle of its cell
+            process.join(240)
+            assert process.exitcode == 0, log.read_text()
+        assert workers[0].exitcode == -signal.SIGKILL
+        assert workers[1].exitcode is None
     assert log.read_text().count("recorded in") == 3  # nothing lost, nothing twice
-    assert workers[0].exitcode == -signal.SIGKILL
-    assert workers[1].exitcode is None
     assert main([*words, "--jobs", "1", "--out", "here", "--results", "here-results"]) == 0
     assert told("there-results") == told("here-results")
     assert len(told("there-results")) == 3
 
 
-def cell_in(folder):
-    return Cell("vadd-kl seed 0", tiny("training.updates=3000"), folder / "run")
+LOST = re.compile(
+    r"advdrop: the Dask scheduler is gone \(tcp://127\.0\.0\.1:\d+\), with 0 of 3 runs done; "
+    r"the others are unfinished, not failed: the same command goes on\n"
+)
 
 
-def test_cells_stop_when_they_are_asked_to_and_go_on_from_their_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "cached_data", lambda *_: rings())
-    cell, stop_file = cell_in(tmp_path), tmp_path / "there" / ".stop"
-    with ThreadPoolExecutor(1) as executor:
-        worker = ClusterWorker(executor, stop_file, threads=1)
-        future = worker.submit(cell)
-        try:
-            wait_for(lambda: worker.updates.value or future.done())
-            seen = worker.updates.value
-        finally:
-            worker.stop()
-        with pytest.raises(StoppedError, match="was stopped"):
-            future.result(timeout=240)
-        stop_file.unlink()
-    state = RunDirectory.open(cell.path).load_checkpoint()
-    assert 0 < seen <= state["update"] < 3000
-    short = replace(cell, config=cell.config)
-    monkeypatch.setattr(cluster, "run_cell", lambda cell, data, **_: {"resumes": cell.there})
-    assert work_on_cluster(short, stop_file, 1) == {"resumes": True}
+def test_a_scheduler_that_is_killed_is_told_and_the_same_command_goes_on(tmp_path):
+    suite, log = str(small_suite(tmp_path, updates=600)), tmp_path / "log"
+    words = ["reproduce", suite, "--quiet", "--seeds", "1", "--out", "there", "--scheduler"]
+    with dask_cluster(tmp_path) as (process, address, workers):
+        with started(advdrop, [*words, address], log) as command:
+            begun(command, log)
+            process.kill()
+            command.join(60)
+            assert command.exitcode == 1, log.read_text()
+        assert LOST.fullmatch(log.read_text())
+        for worker in workers:  # a worker without a scheduler goes away
+            worker.join(60)
+            assert worker.exitcode is not None
+    assert not list(Path("there").glob("*.failed"))
+    with dask_cluster(tmp_path) as (_, address, _), started(advdrop, [*words, address], log) as command:
+        command.join(240)
+        assert command.exitcode == 0, log.read_text()
+    assert len(told("results")) == 3
+    for path in Path("there").glob("*/metrics.csv"):
+        assert RunDirectory(path.parent).finished
 
 
-def test_a_run_that_another_worker_still_has_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "cached_data", lambda *_: rings())
-    cell = Cell("vadd-kl seed 0", tiny(), tmp_path / "run")
-    waited = []
-
-    def busy_at_first(cell, data, **_):
-        if len(waited) < 2:
-            raise cluster.BusyError("busy")
-        return {"done": True}
-
-    monkeypatch.setattr(cluster, "run_cell", busy_at_first)
-    monkeypatch.setattr(cluster.time, "sleep", waited.append)
-    assert work_on_cluster(cell, tmp_path / ".stop", 1) == {"done": True}
-    assert len(waited) == 2
-    waited.clear()
-    monkeypatch.setattr(cluster, "PATIENCE", -1.0)
-    with pytest.raises(cluster.BusyError):
-        work_on_cluster(cell, tmp_path / ".stop", 1)
+def test_a_scheduler_that_is_silent_is_lost_too(tmp_path):
+    suite, log = str(small_suite(tmp_path, updates=100_000)), tmp_path / "log"
+    with dask_cluster(tmp_path) as (process, address, workers):
+        words = ["reproduce", suite, "--quiet", "--seeds", "1", "--out", "there", "--scheduler", address]
+        with started(impatient_advdrop, words, log) as command:
+            begun(command, log)
+            os.kill(process.pid, signal.SIGSTOP)
+            command.join(60)
+            assert command.exitcode == 1, log.read_text()
+        assert LOST.fullmatch(log.read_text())
+        os.kill(process.pid, signal.SIGCONT)
+        # The scheduler notices that the command has gone away, and the workers stop what nobody waits for.
+        wait_for(lambda: not any(map(busy, Path("there").glob("*-*"))))
+        assert all(worker.exitcode is None for worker in workers)
+    assert not list(Path("there").glob("*.failed"))
 
 
-def test_any_executor_will_do_even_with_one_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "cached_data", lambda *_: rings())
-    cells = {
-        seed: Cell(f"seed {seed}", tiny(f"training.updates={8 + seed}"), tmp_path / str(seed)) for seed in range(2)
-    }
-    with ThreadPoolExecutor(1) as executor:
-        start = partial(ClusterWorker, executor, tmp_path / ".stop")
-        found = dict(run_cells(cells, Jobs(1, 1), progress=False, start=start))
-    assert {seed: result["updates"] for seed, result in found.items()} == {0: 8, 1: 9}
+def test_clusters_that_cannot_be_used_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "TIMEOUT", 0.5)
+    with pytest.raises(ValueError, match=r"--scheduler tcp://127\.0\.0\.1:1: no Dask scheduler answers there"):
+        places("tcp://127.0.0.1:1")
+    monkeypatch.setattr(cluster, "TIMEOUT", 60.0)
+    with dask_cluster(tmp_path, workers=0) as (_, address, _):
+        with pytest.raises(ValueError, match=f"has no workers; start some: dask worker {address} --nthreads 1"):
+            places(address)
+        with started(dask_worker, address, tmp_path / "wide", tmp_path / "dask.log", 2):
+            wait_for(lambda: "several threads" in refused(address))
 
 
-def test_a_cell_that_the_cluster_gave_up_is_told(tmp_path):
-    class Gone:
-        def submit(self, *_):
-            future = Future()
-            future.cancel()
-            future.set_running_or_notify_cancel()
-            return future
-
-    cells = {0: Cell("seed 0", tiny(), tmp_path / "run")}
-    start = partial(ClusterWorker, Gone(), tmp_path / ".stop")
-    ((_, outcome),) = run_cells(cells, Jobs(2, 1), progress=False, start=start)
-    assert "died twice" in str(outcome)
+def refused(address):
+    with pytest.raises(ValueError, match="--scheduler") as error:
+        places(address)
+    return str(error.value)
 
 
-def test_a_cluster_without_workers_or_a_package_is_named(monkeypatch):
-    class Empty:
-        def __init__(self, *_, **__):
-            pass
+# --------------------------------------------------------------------------------------------------------- this machine
 
-        def nthreads(self):
-            return {}
 
-    monkeypatch.setattr("distributed.Client", Empty)
-    with pytest.raises(ValueError, match="has no workers; start some: dask worker tcp://x:1"):
-        connect("tcp://x:1")
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ValueError, match="pip install 'advdrop\\[cluster\\]'"):
-        connect("tcp://x:1")
+ENDLESS = [
+    "compare", "--dataset", "digits", "--labels", "20", "--set", "network.name=mlp", "--set", "network.hidden=[16,8]",
+    "--set", "network.delta=0.3", "--set", "training.epoch_updates=20", "--set", "engine.accelerator=cpu",
+    "--set", "engine.checkpoint_seconds=0.5", "--updates", "1000000", "--methods", "dropout,pi",
+    "--out", "c", "--jobs", "2",
+]  # fmt: skip
+
+
+def busy(path):
+    """Whether a process trains the run."""
+    try:
+        with RunDirectory(path).locked():
+            return False
+    except BusyError:
+        return True
+
+
+def saved():
+    return {path: RunDirectory(path.parent).load_checkpoint()["update"] for path in Path("c").glob("*/last.ckpt")}
+
+
+def test_ctrl_c_is_for_the_parent_alone_and_all_runs_save(tmp_path, monkeypatch):
+    """A command as a user starts it, in a terminal of its own: every process of it gets the signal."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = os.environ | {"TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "log").open("w") as log:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "advdrop", *ENDLESS], stderr=log, env=environment, start_new_session=True
+        )
+    try:
+        wait_for(lambda: command.poll() is not None or len(list(Path("c").glob("*/last.ckpt"))) == 2)
+        assert command.poll() is None, (tmp_path / "log").read_text()
+        processes = [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]
+        heard = [
+            each.laddr.ip for process in processes for each in process.net_connections() if each.status == "LISTEN"
+        ]
+        assert set(heard) == {"127.0.0.1"}
+        before = saved()
+        os.killpg(command.pid, signal.SIGINT)
+        assert command.wait(120) == 130
+        assert (tmp_path / "log").read_text().splitlines() == [
+            "finishing these updates, then saving; once more stops at once",
+            "advdrop: stopped with 0 of 2 runs done; the same command goes on",
+        ]
+        assert all(update > before[path] for path, update in saved().items())
+        assert not psutil.wait_procs(processes[1:], timeout=60)[1]
+        assert list(scratch.iterdir()) == []
+    finally:
+        with_all_of_it(command)
+
+
+def with_all_of_it(command):
+    """End a command and its processes, whatever has become of them."""
+    if command.poll() is None:
+        os.killpg(command.pid, signal.SIGKILL)
+        command.wait()
+
+
+@pytest.mark.usefixtures("quick_processes")
+def test_a_second_signal_does_not_wait_for_a_checkpoint(tmp_path):
+    log, words = (
+        tmp_path / "log",
+        [word.replace("checkpoint_seconds=0.5", "checkpoint_seconds=1e6") for word in ENDLESS],
+    )
+    with started(quick_advdrop, words, log, server_address()) as command:
+        wait_for(lambda: command.exitcode is not None or len(list(Path("c").glob("*/metrics.csv"))) == 2)
+        assert command.exitcode is None, log.read_text()
+        os.kill(command.pid, signal.SIGTERM)
+        wait_for(lambda: "once more stops at once" in log.read_text())
+        time.sleep(1.5 * cluster.AT_ONCE)
+        os.kill(command.pid, signal.SIGHUP)
+        command.join(cluster.GRACE / 2)
+        assert command.exitcode == 130, log.read_text()
+    assert log.read_text().endswith("advdrop: stopped at once; the same command goes on\n")
+    wait_for(lambda: not any(map(busy, Path("c").glob("*-0"))))
+
+
+@pytest.mark.usefixtures("quick_processes")
+def test_a_killed_parent_takes_its_workers_with_it_and_the_same_command_goes_on(tmp_path):
+    log = tmp_path / "log"
+    with started(quick_advdrop, ENDLESS, log, server_address()) as command:
+        begun(command, log, "c")
+        assert all(map(busy, Path("c").glob("*-0")))
+    wait_for(lambda: not any(map(busy, Path("c").glob("*-0"))))
+    before = saved()
+    assert all(update > 0 for update in before.values())
+    with started(quick_advdrop, ENDLESS, log, server_address()) as command:
+        wait_for(lambda: command.exitcode is not None or all(saved()[path] > before[path] for path in before))
+        assert command.exitcode is None, log.read_text()
+        os.kill(command.pid, signal.SIGHUP)
+        command.join(cluster.GRACE + 60)
+        assert command.exitcode == 130, log.read_text()

@@ -2,11 +2,11 @@
 
 import io
 import os
-import signal
-import time
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
-from types import SimpleNamespace
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,40 +14,18 @@ import torch
 from safetensors.torch import load_file
 
 from advdrop.lab.data import load
-from advdrop.lab.engine import RunDirectory, jobs, worker
+from advdrop.lab.engine import RunDirectory, jobs, progress, worker
+from advdrop.lab.engine.cluster import side_by_side
 from advdrop.lab.engine.jobs import Jobs, available_memory, fitting, jobs_of, on_cpu, run_cells
-from advdrop.lab.engine.progress import Line, makespan, overall
+from advdrop.lab.engine.progress import Overview, makespan
 from advdrop.lab.engine.run import StoppedError, train
+from advdrop.lab.engine.rundir import BusyError
 from advdrop.lab.engine.training import DivergedError
-from advdrop.lab.engine.worker import Cell, Worker, start_worker
-from processes import MortalCell, wait_for
+from advdrop.lab.engine.worker import Cell
+from processes import MortalCell
 from runs import rings, tiny
 
 WILD = ("optimizer.learning_rate=1e30", "optimizer.ramp_down=0")
-
-
-class AtOnce(Executor):
-    """Runs what is submitted there and then; the cells named in ``dies`` lose their process so many times."""
-
-    def __init__(self, dies=()):
-        self.dies = dict(dies)
-
-    def submit(self, fn, /, cell):
-        future = Future()
-        if self.dies.get(cell.name, 0):
-            self.dies[cell.name] -= 1
-            future.set_exception(BrokenExecutor("killed"))
-            return future
-        try:
-            future.set_result(fn(cell))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-
-@pytest.fixture(autouse=True)
-def _known_data(monkeypatch):
-    monkeypatch.setattr(worker, "cached_data", lambda dataset, data_dir: rings())
 
 
 def cells_in(folder, *names, force=False):
@@ -56,17 +34,6 @@ def cells_in(folder, *names, force=False):
         name: Cell(name, tiny(*WILD * name.endswith("wild"), method=name.split()[0]), folder / name, force)
         for name in names
     }
-
-
-def fakes(executor):
-    """Workers that all hand their cells to one executor, and what was started, with how many threads."""
-    started = []
-
-    def start(threads):
-        started.append(threads)
-        return Worker(executor)
-
-    return start, started
 
 
 # ----------------------------------------------------------------------------------------------- how many at a time
@@ -113,11 +80,16 @@ def test_memory_is_read_where_it_is_told(tmp_path):
 # ------------------------------------------------------------------------------------------------------------ running
 
 
+def test_dask_is_imported_only_when_several_runs_are_wanted():
+    code = "import sys, advdrop.lab.cli.compare, advdrop.lab.cli.reproduce; sys.exit('distributed' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
 def test_one_job_is_this_process_and_an_error_stops_no_other_run(tmp_path, capsys):
     cells = cells_in(tmp_path, "dropout wild", "dropout", "pi")
     (tmp_path / "pi").mkdir()
     (tmp_path / "pi" / "config.yaml").write_text(tiny(method="vadd-kl").dump())
-    found = dict(run_cells(cells, Jobs(1, 1), rings(), start=None))
+    found = dict(run_cells(cells, Jobs(1, 1), rings()))
     assert isinstance(found["dropout wild"], DivergedError)
     assert found["dropout"] == RunDirectory.open(tmp_path / "dropout").result
     assert isinstance(found["pi"], ValueError)
@@ -133,103 +105,55 @@ def test_one_job_that_is_stopped_stops_all(tmp_path, monkeypatch):
         list(run_cells(cells_in(tmp_path, "dropout", "pi"), Jobs(1, 1), rings(), progress=False))
 
 
-def test_finished_runs_are_read_and_started_ones_gone_on_with(tmp_path, capsys):
-    cells = cells_in(tmp_path, "dropout", "pi", "vadd-kl", "vat wild")
-    for name in ("dropout", "pi"):
-        train(cells[name].config, cells[name].path, data=rings(), progress=False)
-    whole = load_file(RunDirectory.open(tmp_path / "pi").model)
-    for name in ("result.json", "model.safetensors"):
-        (tmp_path / "pi" / name).unlink()
-    before = (tmp_path / "dropout" / "result.json").stat().st_mtime_ns
-    with ThreadPoolExecutor(1) as pool:
-        start, started = fakes(pool)
-        found = list(run_cells(cells, Jobs(2, 3), start=start))
-        assert started == [3, 3]  # a worker is kept for the next cell
-    assert found[0][0] == "dropout"  # what is there comes first
-    assert dict(found).keys() == cells.keys()
-    assert isinstance(dict(found)["vat wild"], DivergedError)
-    assert (tmp_path / "dropout" / "result.json").stat().st_mtime_ns == before
-    weights = load_file(RunDirectory.open(tmp_path / "pi").model)
-    assert all(torch.equal(weights[name], whole[name]) for name in whole)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == "4 of 4 runs done (1 failed)"
-    assert 1 <= len(lines) <= 3  # only when a run is over
+# -------------------------------------------------------------------------------------------------------------- cells
 
 
-def test_a_run_whose_process_dies_is_gone_on_with_once(tmp_path):
-    cells = cells_in(tmp_path, "dropout", "pi", "vat")
-    start, started = fakes(AtOnce({"pi": 1, "vat": 2}))
-    found = dict(run_cells(cells, Jobs(2, 1), progress=False, start=start))
-    assert found["pi"]["method"] == "pi"
-    assert isinstance(found["vat"], RuntimeError)
-    assert "fewer --jobs" in str(found["vat"])
-    assert found["dropout"] == RunDirectory.open(tmp_path / "dropout").result
-    assert len(started) == 3  # the one that died is not used again
+@pytest.fixture
+def _known_data(monkeypatch):
+    monkeypatch.setattr(worker, "cached_data", lambda dataset, data_dir: rings())
 
 
 def test_a_run_that_was_replaced_is_not_replaced_again_after_a_kill(tmp_path):
+    (old,) = cells_in(tmp_path, "dropout").values()
+    train(old.config, old.path, data=rings(), progress=False)
     (cell,) = cells_in(tmp_path, "dropout", force=True).values()
-    train(cell.config, cell.path, data=rings(), progress=False)
-    task = jobs._Task("dropout", cell, jobs._stamp(cell.path))
-    assert task.again().cell.force  # killed before it began: the old run is still there
-    time.sleep(0.01)
-    RunDirectory.create(cell.path, cell.config, RunDirectory.open(cell.path).split, force=True)
-    assert not task.again().cell.force
-    assert not task.again().cell.finished
+    assert not cell.there  # the old run is still there
+    run = RunDirectory.open(cell.path)
+    RunDirectory.create(cell.path, run.config, run.split, force=True)
+    assert cell.there
+    assert not cell.finished
+    found = cell.run(rings(), progress=False)  # resumed, not refused
+    assert cell.finished
+    assert cell.result == found
 
 
-def test_an_error_that_cannot_be_pickled_still_arrives():
-    class OwnError(Exception):
-        pass
-
-    found = worker.portable(OwnError("of mine"))
-    assert type(found) is RuntimeError
-    assert str(found) == "OwnError: of mine"
-    found = DivergedError(7, "a loss", "the last one")
-    assert worker.portable(found) is found
+@pytest.mark.usefixtures("_known_data")
+def test_a_cell_that_has_to_stop_saves_first(tmp_path):
+    cell = Cell("pi", tiny("training.updates=1000", "engine.checkpoint_seconds=1e6", method="pi"), tmp_path / "run")
+    with pytest.raises(StoppedError, match="stopped after update 10 of 1000"):
+        cell(lambda updates: updates >= 10)
+    assert RunDirectory.open(cell.path).load_checkpoint()["update"] == 10
 
 
-def test_a_signal_stops_the_workers_and_a_second_one_kills_them(tmp_path, monkeypatch, capsys):
-    """The cells never end by themselves; their process is a fake that hears signals."""
-    now, heard, submitted = [0.0], [], []
-    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+@pytest.mark.usefixtures("_known_data")
+def test_a_run_that_another_worker_still_has_is_waited_for(tmp_path, monkeypatch):
+    cell, waited = Cell("vadd-kl seed 0", tiny(), tmp_path / "run"), []
 
-    class Process:
-        def __init__(self, future):
-            self.future = future
+    def busy_at_first(*_, **__):
+        if len(waited) < 2:
+            raise BusyError("busy")
+        return {"done": True}
 
-        def terminate(self):
-            heard.append("terminate")
-            signal.raise_signal(signal.SIGINT)  # too soon after the first one to be a second one
-            if len(heard) == 2:
-                now[0] += 2 * jobs.AT_ONCE
-                signal.raise_signal(signal.SIGINT)
-
-        def kill(self):
-            heard.append("kill")
-            self.future.set_exception(BrokenExecutor("killed"))
-
-    class Endless(Executor):
-        def submit(self, fn, /, cell):
-            self.future = Future()
-            self.future.set_running_or_notify_cancel()
-            submitted.append(cell)
-            if len(submitted) == 2:
-                signal.raise_signal(signal.SIGTERM)
-            return self.future
-
-    class Hears(Worker):
-        def submit(self, cell):
-            future = super().submit(cell)
-            self.process = Process(future)
-            return future
-
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(StoppedError, match="stopped with 0 of 3 runs done; the same command goes on"):
-        list(run_cells(cells_in(tmp_path, "dropout", "pi", "vat"), Jobs(2, 1), start=lambda _: Hears(Endless())))
-    assert heard == ["terminate", "terminate", "kill", "kill"]
-    assert signal.getsignal(signal.SIGINT) is before
-    assert "once more stops at once\nstopping at once\n" in capsys.readouterr().err
+    monkeypatch.setattr(worker, "train", busy_at_first)
+    monkeypatch.setattr(worker.time, "sleep", waited.append)
+    assert cell(lambda _: False) == {"done": True}
+    assert len(waited) == 2
+    waited.clear()
+    with pytest.raises(StoppedError):
+        cell(lambda _: True)
+    monkeypatch.setattr(worker, "PATIENCE", -1.0)
+    with pytest.raises(BusyError):
+        cell(lambda _: False)
 
 
 # ----------------------------------------------------------------------------------------------------- real processes
@@ -246,72 +170,90 @@ def files(tmp_path):
     return tmp_path / "rings.npz"
 
 
-def cell_of(files, name, *settings):
-    config = tiny(*settings, method=name.split()[0]).model_copy(update={"dataset": str(files)})
-    return Cell(name, config, files.parent / "runs" / name)
+@pytest.mark.usefixtures("quick_processes")
+def test_processes_give_the_bits_of_one_process_and_survive_kills(files, capfd, monkeypatch):
+    """Two processes: one run is finished, one has begun, one diverges, one is killed once and one again and again."""
+    scratch = files.with_name("scratch")
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    slow = ("training.updates=60", "training.epoch_updates=20", "engine.checkpoint_seconds=0")
+
+    def cell_of(name, *settings, kind=Cell, **more):
+        config = tiny(*settings, method=name.split()[0]).model_copy(update={"dataset": str(files)})
+        return kind(name, config, files.parent / "runs" / name, **more)
+
+    cells = {
+        "dropout": cell_of("dropout"),
+        "vadd-kl": cell_of("vadd-kl", *slow, kind=MortalCell),
+        "vat": cell_of("vat", *slow, kind=MortalCell, deaths=3),
+        "dropout wild": cell_of("dropout wild", *WILD),
+        "pi": cell_of("pi"),
+    }
+    data = load(files)
+    for name in ("dropout", "pi"):
+        train(cells[name].config, cells[name].path, data=data, progress=False)
+    for name in ("result.json", "model.safetensors"):
+        (cells["pi"].path / name).unlink()
+    before = (cells["dropout"].path / "result.json").stat().st_mtime_ns
+    found = list(run_cells(cells, Jobs(2, 3)))
+    said = capfd.readouterr()
+
+    assert found[0][0] == "dropout"  # what is there comes first
+    assert (cells["dropout"].path / "result.json").stat().st_mtime_ns == before
+    results = dict(found)
+    assert len(found) == len(results) == 5
+    assert isinstance(results["dropout wild"], DivergedError)
+    assert "lower the learning rate" in str(results["dropout wild"])
+    assert isinstance(results["vat"], RuntimeError)
+    assert str(results["vat"]).startswith("its worker died twice, perhaps for lack of memory; the same command with")
+    assert len(list(files.parent.glob("runs/vadd-kl.killed-*"))) == 1
+    assert len(list(files.parent.glob("runs/vat.killed-*"))) >= 2
+    assert results["vadd-kl"]["machine"]["threads"] == 3  # these networks are too small for threads to change a bit
+    for name in ("vadd-kl", "pi"):
+        again = train(cells[name].config, files.parent / "again" / name, data=data, progress=False)
+        assert again["test_error_percent"] == results[name]["test_error_percent"]
+        one, two = (load_file(path / "model.safetensors") for path in (cells[name].path, files.parent / "again" / name))
+        assert all(torch.equal(one[key], two[key]) for key in one)
+
+    lines = said.err.splitlines()
+    assert len(lines) == 4, said.err  # one for each end, and nothing of Dask
+    assert all(re.match(r"(vadd-kl|vat|dropout wild|pi) (done|failed): \d of 5 runs done", line) for line in lines)
+    assert "5 of 5 runs done (2 failed)" in lines[-1]
+    assert list(scratch.iterdir()) == []
+    assert not list(Path().glob("dask*"))
+
+
+@dataclass(frozen=True)
+class Look:
+    """A task that tells what its process is like; it fails if it is number 1."""
+
+    number: int
+    updates: int = 1
+
+    @property
+    def name(self):
+        return f"look {self.number}"
+
+    def __call__(self, tell):
+        if self.number == 1:
+            raise KeyError("of its own")
+        names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+        return [os.environ[name] for name in names], torch.get_num_threads(), os.getpid(), tell(1)
 
 
 @pytest.mark.usefixtures("quick_processes")
-def test_processes_give_the_bits_of_one_process_and_survive_a_kill(files):
-    """Four cells in two processes: one diverges, one is killed on the way, all get their due."""
-    slow = ("training.updates=60", "training.epoch_updates=20", "engine.checkpoint_seconds=0")
-    cells = {
-        name: cell_of(files, name, *settings)
-        for name, settings in {"vadd-kl": slow, "dropout wild": WILD, "pi": (), "dropout": ()}.items()
-    }
-    cells["vadd-kl"] = MortalCell(**vars(cells["vadd-kl"]))
-    started = []
-
-    def start(threads):
-        started.append(start_worker(threads))
-        return started[-1]
-
-    try:
-        found = dict(run_cells(cells, Jobs(2, 3), progress=False, start=start))
-    finally:
-        for each in started:
-            each.kill()
-    assert (files.parent / "killed").exists()
-    assert started[0].process.exitcode == -signal.SIGKILL
-    assert isinstance(found["dropout wild"], DivergedError)
-    assert "lower the learning rate" in str(found["dropout wild"])
-    assert found["vadd-kl"]["machine"]["threads"] == 3  # these networks are too small for threads to change a bit
-    assert not any(each.process.is_alive() for each in started)
-    data = load(files)
-    for name in ("vadd-kl", "pi", "dropout"):
-        cell = cells[name]
-        again = train(cell.config, files.parent / "again" / name, data=data, progress=False)
-        assert again["test_error_percent"] == found[name]["test_error_percent"]
-        one, two = (load_file(RunDirectory.open(path).model) for path in (cell.path, files.parent / "again" / name))
-        assert all(torch.equal(one[key], two[key]) for key in one)
-
-
-def test_a_process_ignores_ctrl_c_and_saves_when_asked(files):
-    cell = cell_of(
-        files, "pi", "training.updates=1000000", "training.epoch_updates=1000000", "engine.checkpoint_seconds=1e6"
-    )
-    one = start_worker(1)
-    try:
-        future = one.submit(cell)
-        wait_for(lambda: one.updates.value > 3)
-        os.kill(one.process.pid, signal.SIGINT)
-        seen = one.updates.value
-        wait_for(lambda: one.updates.value > seen + 20)
-        for _ in range(5):
-            with suppress(ProcessLookupError):
-                os.kill(one.process.pid, signal.SIGTERM)
-        assert isinstance(future.exception(timeout=240), StoppedError)
-        saved = RunDirectory.open(cell.path).load_checkpoint()["update"]
-        assert saved > seen + 20
-        one.updates.value = 0
-        future = one.submit(cell)  # the process is as good as new
-        wait_for(lambda: one.updates.value > saved + 3)
-        one.kill()
-        assert isinstance(future.exception(timeout=240), BrokenExecutor)
-        one.close()
-        assert isinstance(one.submit(cell).exception(), BrokenExecutor | RuntimeError)
-    finally:
-        one.kill()
+def test_each_worker_has_its_threads_and_this_process_keeps_its_environment():
+    before = dict(os.environ)
+    found = dict(side_by_side({number: Look(number) for number in range(3)}, 2, 3, progress=False))
+    assert isinstance(found[1], KeyError)
+    for number in (0, 2):
+        environment, threads, process, stop = found[number]
+        assert environment == ["3", "PASSIVE"]
+        assert threads == 3
+        assert process != os.getpid()
+        assert not stop
+    assert {name for name in os.environ if os.environ[name] != before.get(name)} <= {"PYTHONHASHSEED"}
+    assert dict(side_by_side({}, 2, 3)) == {}
 
 
 # ----------------------------------------------------------------------------------------------------------- progress
@@ -322,46 +264,48 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_line_is_written_again_on_a_terminal_and_fits_it(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    file = Terminal()
-    line = Line(file)
-    line.rewrite("short")
-    line.say("1 of 4 runs done, 2 running")
-    line.close()
-    assert file.getvalue() == "\rshort\x1b[K\r1 of 4 runs done, …\x1b[K\r\x1b[K"
+def test_on_a_terminal_each_run_that_runs_has_a_line_and_all_have_one(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    with Overview({1: ("pi seed 0", 10), 2: ("vat [x] seed 1", 10)}, done=1, file=(file := Terminal())) as overview:
+        overview.saw(1, 0)
+        overview.saw(1, 5)
+        overview.saw(2, 4)
+        overview.bars.refresh()
+        shown = file.getvalue()
+        overview.note("a word")
+        overview.ended(1, failed=False)
+        overview.ended(2, failed=True)
+    assert re.search(r"pi seed 0 .*50%", shown)
+    assert re.search(r"vat \[x\] seed 1 .*40%", shown)
+    assert re.search(r"1 of 3 runs done; about 0:00:00 left .*45%", shown)
+    assert "a word\n" in file.getvalue()
+    assert str(overview) == "3 of 3 runs done (1 failed)"
 
 
-def test_elsewhere_only_what_is_said_is_a_line():
-    file = io.StringIO()
-    line = Line(file)
-    line.rewrite("now and then")
-    line.say("a run is over")
-    line.close()
-    assert file.getvalue() == "a run is over\n"
-    line = Line(file := Terminal(), show=False)
-    line.rewrite("a")
-    line.say("b")
-    line.note("c")
-    line.close()
+def test_elsewhere_there_is_a_line_when_a_run_is_over_with_the_time_that_is_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    runs = {1: ("pi seed 0", 100), 2: ("vat seed 0", 100), 3: ("pi seed 1", 100)}
+    overview = Overview(runs, file=(file := io.StringIO()))
+    assert str(overview) == "0 of 3 runs done"
+    overview.saw(1, 60)  # resumed: these were done before
+    now[0] = 120.0
+    overview.saw(1, 100)
+    overview.ended(1, failed=False)  # 40 updates took 20 seconds, 200 are left
+    overview.ended(2, failed=True)
+    assert file.getvalue().splitlines() == [
+        "pi seed 0 done: 1 of 3 runs done; about 0:01:40 left",
+        "vat seed 0 failed: 2 of 3 runs done (1 failed); about 0:00:50 left",
+    ]
+    quiet = Overview(runs, show=False, file=(file := Terminal()))
+    with quiet:
+        quiet.saw(1, 1)
+        quiet.note("a word")
+        quiet.ended(1, failed=False)
     assert file.getvalue() == ""
 
 
-def test_how_far_it_is():
-    assert overall(0, 2, {"pi": 0.0}, None) == "0 of 2 runs done, 1 running: pi 0 %"
-    assert overall(2, 2, {}, 0.0) == "2 of 2 runs done"
+def test_how_long_it_takes():
     assert makespan([], 3) == 0.0
     assert makespan([5.0, 1.0], 4) == 5.0
-
-
-def test_the_time_that_is_left_is_guessed_from_the_paces_seen(tmp_path):
-    crew = jobs._Crew(cells_in(tmp_path, "dropout", "pi", "vat"), 3, Jobs(2, 1), False, None)
-    tasks = list(crew.waiting)
-    assert crew.seconds_left(tasks) is None
-    tasks[0].look(0, now=0.0)
-    tasks[0].look(2, now=10.0)  # starting took its time, which says nothing of the updates
-    tasks[0].look(6, now=18.0)
-    assert tasks[0].pace == 2.0
-    crew.paces[tasks[1].kind] = 4.0
-    # dropout: 6 updates of 2 s; pi: 12 of 4 s; vat: 12 of 3 s, the average
-    assert crew.seconds_left(tasks) == max(12 + 36, 48)

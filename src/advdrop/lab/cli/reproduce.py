@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from advdrop.lab.cli.options import MOST_SEEDS, Reproduce
 from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.cluster import ClusterWorker, connect
+from advdrop.lab.engine.cluster import places
 from advdrop.lab.engine.devices import resolve_auto
 from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
 from advdrop.lab.engine.run import split_of
@@ -68,20 +67,15 @@ def run_reproduce(options: Reproduce) -> int:
     names = dict.fromkeys(suite.columns[key.column].dataset for key in keys)
     data = {name: load(name, options.data_dir, download=download, progress=progress) for name in names}
     grid = grid_of(options, suite, ledger, keys, data)
-    executor, places = connect(options.scheduler) if options.scheduler else (None, 0)
-    if executor is None:
-        places = jobs_of(jobs_wanted, grid.cells.values()).count
-    jobs = Jobs(places if jobs_wanted == "auto" else jobs_wanted, THREADS)
+    most = places(options.scheduler) if options.scheduler else jobs_of(jobs_wanted, grid.cells.values()).count
+    jobs = Jobs(most if jobs_wanted == "auto" else jobs_wanted, THREADS)
     if options.dry_run:
         print_plan(grid, jobs, data)
         return 0
 
-    stop_file = options.out / ".stop"
-    stop_file.unlink(missing_ok=True)
-    start = None if executor is None else partial(ClusterWorker, executor, stop_file)
     failed = dict(grid.failed)
     with threads_of(THREADS):
-        for key, outcome in run_cells(grid.cells, jobs, progress=progress, start=start):
+        for key, outcome in run_cells(grid.cells, jobs, progress=progress, scheduler=options.scheduler):
             path = grid.cells[key].path
             if isinstance(outcome, Exception):
                 failed[key] = str(outcome)

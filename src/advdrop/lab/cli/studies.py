@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+
+from rich.console import Console
 
 from advdrop.lab.cli.grid import parse_jobs
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.config.config import unknown_name
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.progress import Line, overall
+from advdrop.lab.engine.cluster import places, side_by_side
+from advdrop.lab.engine.jobs import available_cores
 from advdrop.lab.files import write_text
 from advdrop.lab.records.measurement import Measurement, read_measurement
 from advdrop.lab.records.record import Ledger
@@ -62,11 +63,8 @@ def theory(options: Reproduce) -> list[Measurement]:
         return []
     if path.is_file():
         return [read_measurement(path)]
-    line = Line(show=not options.quiet)
-    try:
-        measurement = theory_measurement(lambda text: line.rewrite(f"done: {text}"))
-    finally:
-        line.close()
+    with Console(stderr=True, quiet=options.quiet).status("measuring ...") as status:
+        measurement = theory_measurement(lambda text: status.update(f"done: {text}"))
     keep(path, measurement)
     return [measurement]
 
@@ -79,25 +77,36 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
     if unknown := [row for row in rows if row not in VARIANTS]:
         raise ValueError(f"--only has {unknown_name(unknown[0], VARIANTS)}")
     tasks = []
+    data_dir = options.data_dir.absolute() if options.data_dir else None
     for name in names:
         load(name, options.data_dir, download=not options.dry_run, progress=not options.quiet)  # complains at once
         for seed in range(options.seeds or SEEDS):
-            tasks += [pool.Task(row, VARIANTS[row], name, options.data_dir, seed) for row in rows]
+            tasks += [pool.Task(row, VARIANTS[row], name, data_dir, seed) for row in rows]
     found = {task: kept(options, task) for task in tasks}
     left = [task for task in tasks if found[task] is None]
     if options.dry_run:
-        print(f"{len(left)} of {len(tasks)} autoencoders to train: {', '.join(map(str, left)) or 'none'}")
+        print(f"{len(left)} of {len(tasks)} autoencoders to train: {', '.join(task.name for task in left) or 'none'}")
         return []
-    count = min(os.cpu_count() or 1 if jobs == "auto" else jobs, len(left))
-    line, began = Line(show=not options.quiet), time.monotonic()
-    try:
-        show = lambda updates: line.rewrite(progress(left, updates, time.monotonic() - began))  # noqa: E731
-        for task, measurement in pool.run(left, count, show) if left else ():
-            keep(result_path(options, task), measurement)
-            found[task] = measurement
-    finally:
-        line.close()
+    if left:
+        most = places(options.scheduler) if options.scheduler else available_cores()
+        train(options, left, most if jobs == "auto" else jobs, found)
     return [measurement for measurement in found.values() if measurement is not None]
+
+
+def train(
+    options: Reproduce, tasks: Sequence[pool.Task], jobs: int, found: dict[pool.Task, Measurement | None]
+) -> None:
+    """Train autoencoders with one thread each, so that no number depends on how many there are at a time."""
+    errors = []
+    trained = side_by_side({task: task for task in tasks}, jobs, 1, options.scheduler, progress=not options.quiet)
+    for task, outcome in trained:
+        if isinstance(outcome, Exception):
+            errors.append(outcome)
+        else:
+            keep(result_path(options, task), outcome)
+            found[task] = outcome
+    if errors:
+        raise errors[0]
 
 
 def result_path(options: Reproduce, task: pool.Task) -> Path:
@@ -117,15 +126,6 @@ def keep(path: Path, measurement: Measurement) -> None:
     """Write a measurement where the next command finds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, measurement.dump())
-
-
-def progress(tasks: Sequence[pool.Task], updates: Sequence[int], seconds: float) -> str:
-    """Return a line about how far the autoencoders are."""
-    shares = {str(task): done / task.settings.updates for task, done in zip(tasks, updates, strict=True)}
-    running = {name: share for name, share in shares.items() if 0 < share < 1}
-    share = sum(updates) / sum(task.settings.updates for task in tasks)
-    over = sum(share == 1 for share in shares.values())
-    return overall(over, len(tasks), running, seconds / share - seconds if share else None)
 
 
 def record(folder: Path, measurement: Measurement) -> None:

@@ -1,128 +1,276 @@
-"""Runs on a Dask cluster: workers that may be on other machines and share a folder with this one.
+"""Tasks side by side on a Dask cluster: processes of this machine, or the workers of a scheduler that is running.
 
-Dask starts a cell again on another worker when one dies; its run directory holds the last checkpoint, and a lock that
-went with the dead process, so nothing is lost and nothing trained twice.
+The workers of a scheduler may be on other machines; they have to share a folder with this one.
 """
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
 import time
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import resource_tracker
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
 
-import torch
-
+from advdrop.lab.engine.progress import Overview
 from advdrop.lab.engine.run import StoppedError
-from advdrop.lab.engine.rundir import BusyError, RunDirectory, RunError
-from advdrop.lab.engine.worker import Cell, Result, cached_data, portable, run_cell
+from advdrop.lab.engine.worker import GRACE, TOPIC, Task, work
 
+TICK = 0.2
+"""Seconds between two looks at the tasks."""
 TIMEOUT = 10.0
-"""Seconds to wait for the scheduler."""
-PATIENCE = 120.0
-"""Seconds to wait for the lock of a worker that the cluster gave up but that still finishes an update."""
+"""Seconds to wait for a scheduler when a command starts or ends."""
+PING, SILENCE = 5.0, 15.0
+"""Seconds between two questions to the scheduler, and to wait for an answer before it is taken for lost."""
+AT_ONCE = 1.0
+"""Seconds within which two signals are one: ``timeout`` and others send theirs twice."""
+DEATHS = 2
+"""How often the worker of a task may die."""
+DIED = "its worker died twice, perhaps for lack of memory; the same command with fewer --jobs goes on"
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "JOBLIB_MULTIPROCESSING": "0"}
+"""Of the workers: threads that wait leave their core to others, and a killed worker leaves no semaphores behind."""
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+Key = TypeVar("Key")
+T = TypeVar("T")
 
 
-class _Seen:
-    """How far a run is, as its metrics tell."""
-
-    def __init__(self) -> None:
-        self.path: Path | None = None
-
-    @property
-    def value(self) -> int:
-        try:
-            rows = RunDirectory(self.path).metrics() if self.path is not None else []
-        except RunError:
-            rows = []
-        return int(rows[-1]["update"]) if rows else 0
+class LostError(RuntimeError):
+    """The scheduler is gone; the same command resumes the runs."""
 
 
-@dataclass
-class ClusterWorker:
-    """A place on the cluster, with the same face as a process of this machine.
+# ----------------------------------------------------------------------------------------------------------- clusters
+
+
+def places(scheduler: str) -> int:
+    """Return how many runs the workers of a scheduler take at a time.
 
     Args:
-        executor: hands functions to the cluster.
-        stop_file: is written to ask all cells to stop.
-        threads: of each cell.
+        scheduler: its address, such as ``tcp://10.0.0.1:8786``.
     """
+    with _connected(scheduler) as client:
+        threads = client.nthreads().values()
+    if not threads:
+        raise ValueError(f"--scheduler {scheduler} has no workers; start some: dask worker {scheduler} --nthreads 1")
+    if max(threads) > 1:
+        raise ValueError(f"--scheduler {scheduler} has workers with several threads; start them with --nthreads 1")
+    return len(threads)
 
-    executor: Any
-    stop_file: Path
-    threads: int
 
-    def __post_init__(self) -> None:
-        self.updates = _Seen()
-        self.future: Future[Result] | None = None
+@contextmanager
+def _connected(scheduler: Any) -> Iterator[Any]:
+    """A client of a scheduler or of a LocalCluster, which says nothing on the terminal."""
+    from distributed import Client
 
-    def submit(self, cell: Cell) -> Future[Result]:
-        """Start with a cell."""
-        self.updates.path = cell.path
-        there = replace(cell, path=cell.path.absolute())  # a worker may be in another folder
-        self.future = self.executor.submit(work_on_cluster, there, self.stop_file.absolute(), self.threads)
-        assert self.future is not None
-        return self.future
+    for name in ("distributed", "distributed.client", "distributed.gc", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        client: Any = Client(scheduler, timeout=TIMEOUT, set_as_default=False)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise ValueError(f"--scheduler {scheduler}: no Dask scheduler answers there ({reason})") from None
+    try:
+        yield client
+    finally:
+        with suppress(OSError):  # the scheduler is gone
+            client.close(timeout=TIMEOUT)
+
+
+@contextmanager
+def _local(count: int, threads: int) -> Iterator[Any]:
+    """A cluster of so many processes of this machine that only this machine can reach; it leaves no file behind."""
+    import dask
+    from distributed import LocalCluster
+
+    with TemporaryDirectory(prefix="advdrop-") as folder:
+        settings: dict[str, Any] = {
+            "temporary-directory": folder,
+            "distributed.nanny.pre-spawn-environ": {},  # the environment of the workers is set below, and nowhere else
+            "distributed.scheduler.http.routes": [],
+            "distributed.worker.http.routes": [],
+            "distributed.worker.profile.enabled": False,
+        }
+        with dask.config.set(settings), _blocked_signals():
+            cluster = LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=count,
+                threads_per_worker=1,
+                dashboard_address="127.0.0.1:0",
+                scheduler_kwargs={"dashboard": False},
+                memory_limit=0,
+                silence_logs=logging.CRITICAL,
+                env=ENVIRONMENT | {"OMP_NUM_THREADS": threads},
+            )
+        with cluster:
+            yield cluster
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Block the signals to this command in all threads and processes that start meanwhile: only this thread decides."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    resource_tracker.ensure_running()  # unblocks some of them when it starts
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+
+
+def side_by_side(
+    tasks: Mapping[Key, Task[T]],
+    count: int,
+    threads: int,
+    scheduler: str | None = None,
+    done: int = 0,
+    progress: bool = True,
+) -> Iterator[tuple[Key, T | Exception]]:
+    """Run tasks on several workers and yield the result or the error of each as soon as it ends.
+
+    A task whose worker dies is run again on another one, once. The first signal stops all tasks, with a StoppedError;
+    the second one does not wait for them. If the scheduler is gone, there is a LostError within half a minute.
+
+    Args:
+        tasks: what to run.
+        count: how many at a time.
+        threads: of each task.
+        scheduler: the address of a scheduler; None for processes of this machine.
+        done: how many others are done, for the progress.
+        progress: whether to show how far it is.
+    """
+    if not tasks:
+        return
+    with ExitStack() as stack:
+        asked = stack.enter_context(_signals())
+        cluster = scheduler or stack.enter_context(_local(min(count, len(tasks)), threads))
+        client = stack.enter_context(_connected(cluster))
+        overview = stack.enter_context(
+            Overview({key: (each.name, each.updates) for key, each in tasks.items()}, done, progress)
+        )
+        crew = _Crew(client, tasks, threads, overview)
+        while crew.waiting or crew.running:
+            crew.employ(count)
+            time.sleep(TICK)
+            if asked():
+                crew.stop()
+                raise StoppedError(f"stopped with {overview.count} runs done; the same command goes on")
+            crew.ping()
+            yield from crew.ended()
+
+
+class _Crew(Generic[Key, T]):
+    """The tasks that wait and those that run on the cluster of a client."""
+
+    def __init__(self, client: Any, tasks: Mapping[Key, Task[T]], threads: int, overview: Overview[Key]) -> None:
+        self.client, self.tasks, self.threads, self.overview = client, tasks, threads, overview
+        self.waiting = deque(tasks)
+        self.running: dict[str, tuple[Key, Any]] = {}  # by the names that Dask knows
+        self.starts, self.ends = Counter[str](), Counter[str]()
+        self.pinged = time.monotonic()
+        client.subscribe_topic(TOPIC, self.heard)
+
+    def heard(self, event: tuple[float, dict[str, Any]]) -> None:
+        """Take an event of a worker; Dask calls this in a thread of its own."""
+        name, what = event[1]["name"], event[1]["what"]
+        if (found := self.running.get(name)) is None:  # of another command
+            return
+        if what == "started":
+            self.starts[name] += 1
+        elif what == "ended":
+            self.ends[name] += 1
+        else:
+            self.overview.saw(found[0], what)
+
+    def employ(self, count: int) -> None:
+        """Hand out tasks until so many run."""
+        while self.waiting and len(self.running) < count:
+            key, name = self.waiting.popleft(), f"advdrop-{uuid4().hex}"
+            future = self.client.submit(work, self.tasks[key], name, self.threads, key=name, pure=False)
+            self.running[name] = key, future
+
+    def ended(self) -> Iterator[tuple[Key, T | Exception]]:
+        """Yield the tasks that have ended since the last time."""
+        for name, (key, future) in list(self.running.items()):
+            if self.starts[name] > DEATHS:
+                future.cancel()
+                outcome: T | Exception = RuntimeError(DIED)
+            elif future.status == "pending":
+                continue
+            elif future.status == "error":
+                outcome = future.exception()
+                outcome = RuntimeError(DIED) if type(outcome).__name__ == "KilledWorker" else outcome
+            else:
+                outcome = self.result(future)
+            del self.running[name]
+            if isinstance(outcome, StoppedError):  # its worker was closed
+                self.waiting.appendleft(key)
+            else:
+                self.overview.ended(key, failed=isinstance(outcome, Exception))
+                yield key, outcome
+
+    def result(self, future: Any) -> T | StoppedError:
+        """Fetch the result of a task; a StoppedError if its worker died first, a LostError without a scheduler."""
+        try:
+            found: T = future.result(timeout=SILENCE)
+        except TimeoutError:
+            return StoppedError("its worker died with the result")
+        except (OSError, CancelledError):
+            raise self.lost() from None
+        return found
+
+    def ping(self) -> None:
+        """Now and then, ask the scheduler whether it is there."""
+        if time.monotonic() - self.pinged > PING:
+            try:
+                self.client.sync(self.client.scheduler.identity, callback_timeout=SILENCE)
+            except OSError:
+                raise self.lost() from None
+            self.pinged = time.monotonic()
+
+    def lost(self) -> LostError:
+        """Return the error that says that the scheduler is gone."""
+        return LostError(
+            f"the Dask scheduler is gone ({self.client.scheduler.address}), with {self.overview.count} runs done; "
+            "the others are unfinished, not failed: the same command goes on"
+        )
 
     def stop(self) -> None:
-        """Ask for the end; what the last checkpoint has is kept."""
-        self.stop_file.parent.mkdir(parents=True, exist_ok=True)
-        self.stop_file.touch()
-
-    def kill(self) -> None:
-        """Do not wait for the end."""
-        self.stop()
-        if self.future is not None:
-            self.future.cancel()
-
-    def close(self) -> None:
-        """Nothing to wait for: the cluster stays."""
+        """Cancel the tasks and wait until those that run have stopped."""
+        self.overview.note("finishing these updates, then saving; once more stops at once")
+        self.client.cancel([future for _, future in self.running.values()])
+        deadline = time.monotonic() + GRACE
+        while any(self.starts[name] > self.ends[name] for name in self.running) and time.monotonic() < deadline:
+            time.sleep(TICK)
 
 
-def connect(address: str) -> tuple[Any, int]:
-    """An executor of a running cluster, and how many cells it takes at a time.
+@contextmanager
+def _signals() -> Iterator[Callable[[], bool]]:
+    """Catch the signals to stop: the first is for the caller to ask after, the second raises a StoppedError."""
+    times: list[float] = []
 
-    Args:
-        address: of the scheduler, such as ``tcp://10.0.0.1:8786``.
-    """
+    def caught(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        times.append(time.monotonic())
+        if times[-1] - times[0] > AT_ONCE:
+            raise StoppedError("stopped at once; the same command goes on from the last checkpoints")
+
+    main = threading.current_thread() is threading.main_thread()  # only there may signals be caught
+    wanted = [number for number in SIGNALS if main and signal.getsignal(number) != signal.SIG_IGN]  # as nohup sets it
+    before = {number: signal.signal(number, caught) for number in wanted}
     try:
-        from distributed import Client
-    except ImportError:
-        raise ValueError("--scheduler needs a package that is not here: pip install 'advdrop[cluster]'") from None
-    try:
-        client: Any = Client(address, timeout=TIMEOUT)  # type: ignore[no-untyped-call]
-    except (OSError, ValueError, TimeoutError) as error:
-        reason = str(error).split("\n")[0] or type(error).__name__
-        raise ValueError(f"--scheduler {address}: no Dask scheduler answers there ({reason})") from None
-    places = sum(client.nthreads().values())
-    if not places:
-        raise ValueError(f"--scheduler {address} has no workers; start some: dask worker {address}")
-    return client.get_executor(pure=False), places
-
-
-def work_on_cluster(cell: Cell, stop_file: Path, threads: int) -> Result:
-    """Run a cell in a worker of the cluster, or raise an error that can travel."""
-    looked = time.monotonic()
-
-    def tell(updates: int) -> None:
-        nonlocal looked
-        del updates
-        if time.monotonic() - looked > 1.0:
-            looked = time.monotonic()
-            if stop_file.exists():
-                raise StoppedError(f"{cell.path} was stopped")
-
-    torch.set_num_threads(threads)
-    data = cached_data(cell.config.dataset, cell.config.data_dir)
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return run_cell(cell, data, tell=tell, progress=False)
-        except BusyError as error:
-            if time.monotonic() > deadline:
-                raise portable(error) from error
-            time.sleep(1.0)
-            cell = replace(cell, force=False)
-        except Exception as error:
-            raise portable(error) from error
+        yield lambda: bool(times)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import heapq
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, TextIO
+from typing import Generic, Self, TextIO, TypeVar
 
-if TYPE_CHECKING:
-    import rich.progress
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+
+Key = TypeVar("Key")
 
 
 @dataclass
@@ -26,7 +36,7 @@ class Progress:
     name: str
     file: TextIO = field(default_factory=lambda: sys.stderr)
     show: bool = True
-    tell: Callable[[int], None] | None = None  # called with the number of updates done, after each update
+    tell: Callable[[int], bool | None] | None = None  # called with the number of updates done; True asks to stop
 
     def __post_init__(self) -> None:
         self.start, self.before = time.monotonic(), self.done
@@ -47,13 +57,12 @@ class Progress:
             with suppress(OSError):  # the terminal was closed
                 self.bar.stop()
 
-    def advance(self) -> None:
-        """Count one more update."""
+    def advance(self) -> bool:
+        """Count one more update. Return True if the run is asked to stop."""
         self.done += 1
-        if self.tell is not None:
-            self.tell(self.done)
         if self.bar is not None:
             self.bar.advance(self.bar.task_ids[0])
+        return bool(self.tell is not None and self.tell(self.done))
 
     def epoch(self, numbers: dict[str, float]) -> None:
         """Show the metrics of an epoch."""
@@ -77,75 +86,94 @@ class Progress:
                 print(text, file=self.file, flush=True)
 
 
-def _bar(file: TextIO, name: str, updates: int, done: int) -> rich.progress.Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
+def _bar(file: TextIO, name: str, updates: int, done: int) -> Bars:
     title, numbers = (TextColumn(f"{{task.{text}}}", markup=False) for text in ("description", "fields[numbers]"))
     columns = (title, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), numbers)
-    bar = Bar(*columns, console=Console(file=file, force_terminal=True), refresh_per_second=2)
+    bar = Bars(*columns, console=Console(file=file, force_terminal=True), refresh_per_second=2)
     bar.add_task(name, total=updates, completed=done, numbers="")
     return bar
 
 
-class Line:
-    """How far many runs are: one line that is written again and again on a terminal, a line now and then elsewhere.
+class Overview(Generic[Key]):
+    """Shows how far many runs are: on a terminal, a bar for each that runs and for all; elsewhere, a line for each end.
 
     Args:
-        file: where to.
+        runs: the name and the number of updates of each run to come.
+        done: how many other runs are done.
         show: whether anything is shown at all.
+        file: where to.
     """
 
-    def __init__(self, file: TextIO | None = None, show: bool = True) -> None:
-        self.file, self.show = file or sys.stderr, show
-        self.terminal = show and self.file.isatty()
+    def __init__(
+        self, runs: Mapping[Key, tuple[str, int]], done: int = 0, show: bool = True, file: TextIO | None = None
+    ) -> None:
+        self.left, self.done, self.total, self.failed = dict(runs), done, done + len(runs), 0
+        self.updates: dict[Key, int] = {}
+        self.trained, self.start = 0, 0.0
+        self.console = Console(file=file or sys.stderr, quiet=not show)
+        self.bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            console=self.console,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+            disable=not (show and self.console.is_terminal),
+        )
+        self.bar_of: dict[Key | None, TaskID] = {None: self.bars.add_task(str(self), total=self.updates_left)}
 
-    def rewrite(self, text: str) -> None:
-        """Show this instead of the last one; only on a terminal."""
-        if self.terminal:
-            width = shutil.get_terminal_size().columns - 1
-            shown = text if len(text) <= width else f"{text[: width - 1]}…"
-            print(f"\r{shown}\x1b[K", end="", file=self.file, flush=True)
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
 
-    def say(self, text: str) -> None:
-        """Show this instead of the last one, and elsewhere as a line."""
-        if self.terminal:
-            self.rewrite(text)
-        elif self.show:
-            print(text, file=self.file, flush=True)
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def __str__(self) -> str:
+        """For example ``4 of 9 runs done (1 failed); about 0:12:00 left``."""
+        failed = f" ({self.failed} failed)" if self.failed else ""
+        known = self.left and self.trained
+        left = self.updates_left * (time.monotonic() - self.start) / self.trained if known else 0.0
+        return f"{self.count} runs done{failed}" + (f"; about {duration(left)} left" if known else "")
+
+    @property
+    def count(self) -> str:
+        """For example ``4 of 9``."""
+        return f"{self.done} of {self.total}"
+
+    @property
+    def updates_left(self) -> int:
+        """The updates of all runs that are still to be done."""
+        return sum(updates - self.updates.get(key, 0) for key, (_, updates) in self.left.items())
+
+    def saw(self, key: Key, updates: int) -> None:
+        """Take the number of updates of a run that are done; those of its first call were done before."""
+        if key not in self.bar_of:
+            name, total = self.left[key]
+            self.bar_of[key] = self.bars.add_task(name, total=total)
+        self.start = self.start or time.monotonic()
+        self.trained += max(updates - self.updates.get(key, updates), 0)
+        self.updates[key] = updates
+        self.bars.update(self.bar_of[key], completed=updates)
+        self._all()
+
+    def ended(self, key: Key, failed: bool) -> None:
+        """Take the end of a run."""
+        name, _ = self.left.pop(key)
+        self.done, self.failed = self.done + 1, self.failed + failed
+        if key in self.bar_of:
+            self.bars.remove_task(self.bar_of.pop(key))
+        self._all()
+        if self.bars.disable:
+            self.note(f"{name} {'failed' if failed else 'done'}: {self}")
+
+    def _all(self) -> None:
+        total = self.bars.tasks[0].total or 0
+        self.bars.update(self.bar_of[None], completed=total - self.updates_left, description=str(self))
 
     def note(self, text: str) -> None:
-        """A line that stays."""
-        self.close()
-        if self.show:
-            print(text, file=self.file, flush=True)
-
-    def close(self) -> None:
-        """Leave the terminal an empty line."""
-        if self.terminal:
-            print("\r\x1b[K", end="", file=self.file, flush=True)
-
-
-def overall(done: int, total: int, running: Mapping[str, float], left: float | None, failed: int = 0) -> str:
-    """How far many runs are.
-
-    Args:
-        done: the runs that are over.
-        total: all of them.
-        running: the names of those that run, and the share of each that is done.
-        left: seconds until all are over, if that is known.
-        failed: how many of those that are over failed.
-
-    >>> overall(4, 9, {"vadd-kl seed 0": 0.41, "pi seed 1": 0.38}, 720)
-    '4 of 9 runs done, 2 running: vadd-kl seed 0 41 %, pi seed 1 38 %; about 0:12:00 left'
-    >>> overall(4, 9, {}, None, failed=1)
-    '4 of 9 runs done (1 failed)'
-    """
-    names = ", ".join(f"{name} {int(100 * share)} %" for name, share in running.items())
-    text = f"{done} of {total} runs done" + (f" ({failed} failed)" if failed else "")
-    text += f", {len(running)} running: {names}" if running else ""
-    return text if left is None or done == total else f"{text}; about {duration(left)} left"
+        """Write a line that stays."""
+        self.console.out(text, highlight=False)
 
 
 def makespan(seconds: Iterable[float], jobs: int) -> float:

@@ -57,7 +57,7 @@ def train(
     augment: Callable[[Tensor], Tensor] | None = None,
     progress: bool = True,
     name: str | None = None,
-    tell: Callable[[int], None] | None = None,
+    tell: Callable[[int], bool | None] | None = None,
 ) -> dict[str, Any]:
     """Train to the end and return the content of ``result.json``.
 
@@ -71,7 +71,7 @@ def train(
         augment: your own ``Tensor -> Tensor``, after the configured augmentations.
         progress: whether to show the progress.
         name: the name that the progress shows.
-        tell: called with the number of updates done, at the start and after each update.
+        tell: called with the number of updates done, at the start and after each update; True asks to save and stop.
     """
     run = RunDirectory.open(Path(path)) if resume else RunDirectory(Path(path))
     config = resumed_config(config, run.config) if resume else resolve_auto(config)

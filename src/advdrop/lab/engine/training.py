@@ -197,7 +197,7 @@ class Recorder:
     evaluate: Callable[[], dict[str, float]]  # returns the errors by their names
 
     def fit(self) -> None:
-        """Train until the last update, or until a signal asks to stop."""
+        """Train until the last update, or until a signal or the progress asks to stop."""
         self._mark = self._saved_at = time.monotonic()
         with self.progress, stop_signals(self.progress) as signaled:
             for update in range(self.history.update, self.training.config.training.updates):
@@ -206,8 +206,8 @@ class Recorder:
                 except NonFiniteError as error:
                     raise self._diverged(update, str(error)) from None
                 self.history.update = update + 1
-                self.progress.advance()
-                if self.record(stop=signaled()):
+                asked = self.progress.advance()
+                if self.record(stop=asked or signaled()):
                     return
 
     def record(self, stop: bool) -> bool:

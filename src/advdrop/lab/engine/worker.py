@@ -1,27 +1,18 @@
-"""A process that runs cells, seen from both of its ends.
+"""What runs in a worker of a Dask cluster: a task, the news of its updates, and the request to stop it.
 
-Each worker is a pool of one process: when one is killed, the others do not notice. Ctrl-C in a terminal is for the
-parent alone; SIGTERM asks a worker to save and stop, however often it comes, and ends it at once where there is nothing
-to save; a worker whose parent is gone does the same.
+Dask runs a task again on another worker when its worker dies. The run directory holds the last checkpoint, and the
+lock on it ends with the dead process: nothing is lost, and nothing is trained twice.
 """
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
-import os
-import pickle
-import signal
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -29,9 +20,36 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.run import StoppedError, train
-from advdrop.lab.engine.rundir import RunDirectory
+from advdrop.lab.engine.rundir import BusyError, RunDirectory
+
+TOPIC = "advdrop"
+"""The topic of the events that workers send."""
+INTERVAL = 1.0
+"""Seconds between two events of a task."""
+PATIENCE = 120.0
+"""Seconds to wait for the lock of a worker that the scheduler has given up but that still finishes an update."""
+GRACE = 60.0
+"""Seconds to wait for runs that have to stop: they finish an update and save."""
 
 Result = dict[str, Any]
+Tell = Callable[[int], bool]
+"""Takes the number of updates that are done and returns True if the task has to stop."""
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Task(Protocol[T_co]):
+    """Work for one worker process; it has to survive pickling."""
+
+    @property
+    def name(self) -> str:
+        """What the user sees."""
+
+    @property
+    def updates(self) -> int:
+        """How many updates there are in all."""
+
+    def __call__(self, tell: Tell) -> T_co:
+        """Do the work, calling ``tell`` after each update; a StoppedError if it says to stop."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +58,29 @@ class Cell:
 
     Args:
         name: such as ``vadd-kl seed 0``.
-        config: the run; what is ``auto`` in it about speed each process would choose by its own clock.
+        config: the run.
         path: its directory.
-        force: replace the run that is there, instead of reading it or going on with it.
+        force: replace the run that is there now, instead of reading or resuming it.
     """
 
     name: str
     config: RunConfig
     path: Path
     force: bool = False
+    replaced: tuple[int, int] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "replaced", _stamp(self.path / "config.yaml") if self.force else None)
+
+    @property
+    def updates(self) -> int:
+        """How many updates there are in all."""
+        return self.config.training.updates
 
     @property
     def there(self) -> bool:
-        """Whether there is a run to read or to go on with."""
-        return self.path.exists() and not self.force
+        """Whether there is a run to read or to resume; with ``force``, only one that has begun since."""
+        return self.path.exists() and not (self.force and _stamp(self.path / "config.yaml") == self.replaced)
 
     @property
     def finished(self) -> bool:
@@ -62,190 +89,75 @@ class Cell:
 
     @property
     def result(self) -> Result:
-        """What the finished run came to."""
+        """The result of the finished run."""
         return RunDirectory.open(self.path).result
 
+    def run(self, data: DataSet | None, **options: Any) -> Result:
+        """Read the run if it is finished, resume it if it has begun, else train it, with these options of ``train``."""
+        if self.finished:
+            return self.result
+        resume = self.there
+        return train(self.config, self.path, resume=resume, force=self.force and not resume, data=data, **options)
 
-# ------------------------------------------------------------------------------------------------- in the parent
-
-
-class Counter(Protocol):
-    """A number that someone else counts."""
-
-    @property
-    def value(self) -> int:
-        """As far as it is."""
-
-
-class AnyWorker(Protocol):
-    """What runs cells, one after the other: a process of this machine, or a place on a cluster."""
-
-    @property
-    def updates(self) -> Counter:
-        """How many updates of its cell are done."""
-
-    def submit(self, cell: Cell) -> Future[Result]:
-        """Start with a cell."""
-
-    def stop(self) -> None:
-        """Ask for a checkpoint and the end."""
-
-    def kill(self) -> None:
-        """Stop at once."""
-
-    def close(self) -> None:
-        """No more cells."""
+    def __call__(self, tell: Tell) -> Result:
+        """Run it in a worker; if it has to stop, it saves first."""
+        data = cached_data(self.config.dataset, self.config.data_dir)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.run(data, tell=tell, progress=False)
+            except BusyError:
+                if time.monotonic() > deadline:
+                    raise
+            if tell(0):
+                raise StoppedError(f"{self.path} was stopped")
+            time.sleep(INTERVAL)
 
 
-@dataclass
-class Worker:
-    """The parent's end.
-
-    Args:
-        executor: what runs the cells; of one process.
-        updates: how many updates of its cell are done, which the process writes down.
-        process: what signals go to.
-    """
-
-    executor: Executor
-    updates: ctypes.c_int64 = field(default_factory=ctypes.c_int64)
-    process: BaseProcess | None = None
-
-    def submit(self, cell: Cell) -> Future[Result]:
-        """Start with a cell."""
-        self.updates.value = 0
-        try:
-            return self.executor.submit(work, cell)
-        except BrokenExecutor as error:  # killed between two cells
-            future: Future[Result] = Future()
-            future.set_exception(error)
-            return future
-
-    def stop(self) -> None:
-        """Ask for a checkpoint after this update, and no more updates."""
-        if self.process is not None:
-            self.process.terminate()
-
-    def kill(self) -> None:
-        """Stop at once."""
-        if self.process is not None:
-            self.process.kill()
-
-    def close(self) -> None:
-        """Wait for the end of the process."""
-        self.executor.shutdown(wait=True, cancel_futures=True)
-
-
-def start_worker(threads: int) -> Worker:
-    """A new process that computes with so many threads."""
-    context = multiprocessing.get_context("spawn")
-    updates = context.RawValue(ctypes.c_int64, 0)
-    executor = ProcessPoolExecutor(1, context, _begin, (threads, updates))
-    before = multiprocessing.active_children()
-    # OpenMP reads these when torch is imported; threads that wait must not keep a core from those that work.
-    with _environment({"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}), _without_interrupts():
-        executor.submit(os.getpid)  # the first call starts the process
-    process = next((child for child in multiprocessing.active_children() if child not in before), None)
-    return Worker(executor, updates, process)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """What a process that is started meanwhile finds in its environment."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """What tells a file from the one that replaces it."""
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """A process that is started meanwhile never gets SIGINT; here it comes a moment later."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-# -------------------------------------------------------------------------------------------------- in the child
-
-
-_updates = ctypes.c_int64()
-"""How far the cell of this process is; the parent reads it."""
-
-
-def _begin(threads: int, updates: ctypes.c_int64) -> None:
-    global _updates
-    torch.set_num_threads(threads)
-    torch.set_num_interop_threads(threads)
-    _updates = updates
-    threading.Thread(target=_follow_the_parent, daemon=True).start()
-
-
-def work(cell: Cell) -> Result:
-    """Run a cell in this process, or raise an error that can travel to the parent."""
-    try:
-        return run_cell(cell, cached_data(cell.config.dataset, cell.config.data_dir), tell=_tell, progress=False)
-    except SystemExit:  # what Lightning makes of a second signal
-        raise StoppedError(f"{cell.path} was stopped") from None
-    except Exception as error:
-        raise portable(error) from error
-    finally:
-        if _orphaned():
-            os._exit(1)
-
-
-def run_cell(cell: Cell, data: DataSet | None, **options: Any) -> Result:
-    """Read the cell's run if it is finished, go on with it if it is there, train it if it is not.
-
-    Args:
-        cell: the run.
-        data: its examples, if they are here already.
-        options: of ``train``.
-    """
-    if cell.finished:
-        return cell.result
-    return train(cell.config, cell.path, resume=cell.there, force=cell.force, data=data, **options)
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 @lru_cache(maxsize=1)
 def cached_data(dataset: str, data_dir: Path | None) -> DataSet:
-    """Read once a process and not once a cell; the parent has seen to it that the files are there."""
+    """Read the data once per process, not once per run; the command has made sure that the files are there."""
     return load(dataset, data_dir, download=False)
 
 
-def _tell(updates: int) -> None:
-    """So many updates are done."""
-    _updates.value = updates
+_alone = threading.Lock()  # runs share the random state of their process
 
 
-def _follow_the_parent() -> None:
-    """A parent that was killed takes its workers with it: they save and stop."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
+def work(task: Task[T_co], name: str, threads: int) -> T_co:
+    """Run a task in this Dask worker with so many threads, and send events about it.
 
+    Args:
+        task: what to run.
+        name: what Dask calls it.
+        threads: to compute with.
+    """
+    from distributed import Status, get_worker
 
-def _orphaned() -> bool:
-    parent = multiprocessing.parent_process()
-    return parent is not None and not parent.is_alive()
+    worker, sent = get_worker(), float("-inf")
 
+    def tell(updates: int) -> bool:
+        nonlocal sent
+        if worker.status is Status.closing:
+            raise StoppedError("its worker was closed")
+        if time.monotonic() - sent > INTERVAL:
+            sent = time.monotonic()
+            worker.log_event(TOPIC, {"name": name, "what": updates})
+        state = worker.state.tasks.get(name)
+        return state is None or state.state == "cancelled"
 
-def portable(error: Exception) -> Exception:
-    """The error itself if it survives the way to another process, else one that says the same."""
+    worker.log_event(TOPIC, {"name": name, "what": "started"})
     try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever is wrong with a pickle
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        with _alone:
+            torch.set_num_threads(threads)
+            return task(tell)
+    finally:
+        worker.log_event(TOPIC, {"name": name, "what": "ended"})

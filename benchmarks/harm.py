@@ -97,7 +97,7 @@ ABLATION: dict[str, Callable[[int], Any]] = {
 VARIANTS = ("no flips", "random flips", "Π model", *ABLATION)
 """Variants of ours, which do not take part in the ranks."""
 LABELED_ONLY = ("logistic regression", "random forest", "gradient boosting", "MLP")
-IMAGE_METHODS = {OURS: "vadd-kl", BASELINE: "dropout", "no flips": "no-flips", "Π model": "pi"}
+IMAGE_METHODS = {OURS: "vadd-qe", BASELINE: "dropout", "no flips": "no-flips", "Π model": "pi"}
 """The methods for images, by their names in ``advdrop train``."""
 UNLABELED_IMAGES, TEST_IMAGES = 1_600, 2_000
 

@@ -48,12 +48,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
-    "harm-choose": ("harm", lambda rows: harm.few(rows, "choose")),
-    "harm-all": ("harm", lambda rows: harm.few(rows, "look", labels="all")),
     "harm-data": ("harm", harm.gains),
-    "harm-text": ("harm", harm.by_labels),
-    "harm-image": ("harm", harm.image_errors),
-    "harm-ablation": ("harm", harm.ablation),
 }
 
 

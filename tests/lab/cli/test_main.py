@@ -281,14 +281,14 @@ def test_debug_shows_the_traceback(capsys):
 def test_train_writes_a_run_and_refuses_to_touch_it_again(capsys, tmp_path):
     code, out, err = advdrop_says(capsys, "train", *TINY)
     assert code == 0
-    path = tmp_path / "runs" / "digits-20-vadd-kl-0"
+    path = tmp_path / "runs" / "digits-20-vadd-qe-0"
     result = RunDirectory.open(path).result
     assert f"test error {result['test_error_percent']:.2f} %" in out
-    assert "written to runs/digits-20-vadd-kl-0" in out
+    assert "written to runs/digits-20-vadd-qe-0" in out
     assert re.search(r"update 2/4  loss .*test error .* left\n.*update 4/4", err)
     code, _, err = advdrop_says(capsys, "train", *TINY)
     assert code == 2
-    assert "runs/digits-20-vadd-kl-0 exists; resume it" in err
+    assert "runs/digits-20-vadd-qe-0 exists; resume it" in err
     code, _, err = advdrop_says(capsys, "train", *TINY, "--force", "--quiet")
     assert (code, err) == (0, "")
 
@@ -301,7 +301,7 @@ def test_a_name_and_an_out_say_where(capsys, tmp_path):
 
 
 def test_dry_run_prints_a_configuration_that_can_be_read_and_writes_nothing(capsys, tmp_path):
-    code, out, _ = advdrop_says(capsys, "train", *TINY, "--dry-run", "--set", "vadd-kl.weight=1e-1")
+    code, out, _ = advdrop_says(capsys, "train", *TINY, "--dry-run", "--set", "vadd-qe.weight=1e-1")
     assert code == 0
     assert "delta: 0.3" in out
     assert "weight: 0.1" in out
@@ -321,7 +321,7 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     code, out, _ = advdrop_says(capsys, "evaluate", "runs/mine")
     assert f"test error {result['test_error_percent']:.2f} % of" in out
     code, out, _ = advdrop_says(capsys, "show", "runs/mine")
-    assert "vadd-kl on digits, 20 labels, seed 0, preset paper" in out
+    assert "vadd-qe on digits, 20 labels, seed 0, preset paper" in out
     assert "vadd_kl/flips" in out
     code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/mine")
     assert out.count("finished") == 2
@@ -377,14 +377,14 @@ def test_your_own_half_labeled_npz_trains(capsys, tmp_path, monkeypatch):
     typed = ["train", "--dataset", "own.npz", "--labels", "all", "--updates", "5", "--quiet"]
     code, out, err = advdrop_says(capsys, *typed)
     assert (code, err) == (0, "")
-    split = RunDirectory.open(tmp_path / "runs" / "own-all-vadd-kl-0").split
+    split = RunDirectory.open(tmp_path / "runs" / "own-all-vadd-qe-0").split
     assert (len(split.labeled), len(split.unlabeled)) == (60, 30)
     monkeypatch.chdir(tmp_path / "runs")  # a run knows where its data are
-    code, out, err = advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0")
+    code, out, err = advdrop_says(capsys, "evaluate", "own-all-vadd-qe-0")
     assert (code, err) == (0, "")
     (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
-    assert advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0")[0] == 2
-    assert advdrop_says(capsys, "evaluate", "own-all-vadd-kl-0", "--dataset", "../moved.npz")[0] == 0
+    assert advdrop_says(capsys, "evaluate", "own-all-vadd-qe-0")[0] == 2
+    assert advdrop_says(capsys, "evaluate", "own-all-vadd-qe-0", "--dataset", "../moved.npz")[0] == 0
     code, out, _ = advdrop_says(capsys, "data", "check", "../moved.npz")
     assert "90 training examples of (3,), 60 of them labeled" in out
 

@@ -75,7 +75,7 @@ def test_the_divergence_is_that_of_the_name():
     assert term("vadd-kl").divergence is kl
     assert term("vadd-qe").divergence is qe
     assert term("pi").divergence is qe
-    assert (term("no-flips").divergence, term("no-flips").delta) == (kl, 0.0)
+    assert (term("no-flips").divergence, term("no-flips").delta) == (qe, 0.0)
     assert term("vadd-kl").delta is None  # that of the layer
     assert term("temporal").divergence is qe
     ensemble = term("temporal")

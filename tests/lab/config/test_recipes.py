@@ -258,7 +258,7 @@ def test_the_robust_recipe(shape, network, pad_crop):
     assert config.data.standardize
     assert config.optimizer.ramp_down == 0.3
     term = config.objective.terms.chosen()["vadd-kl"]
-    assert term.weight == 3.0
+    assert term.weight == 1.0
     assert resolved("some/data.npz", method="pi").objective.terms.chosen()["pi"].weight == 30.0
     assert config.objective.blend == pytest.approx(1 / 3)
 

@@ -29,7 +29,7 @@ COLUMNS = {
     "sadd": ["cross_entropy", "sadd_cross_entropy"],
     "vadd-kl": ["cross_entropy", "vadd_kl"],
     "vadd-qe": ["cross_entropy", "vadd_qe"],
-    "no-flips": ["cross_entropy", "vadd_kl"],
+    "no-flips": ["cross_entropy", "vadd_qe"],
     "vadd-kl+vat": ["cross_entropy", "vadd_kl", "vat"],
 }
 

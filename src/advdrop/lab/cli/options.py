@@ -117,7 +117,7 @@ class Train(Recipe):
 
     name: str | None = _argument(None, "Name of the run, a folder in runs/.", show_default="DATASET-LABELS-METHOD-SEED")
     method: str | None = _what(
-        None, "What is added to the cross-entropy.", show_default="vadd-kl", autocompletion=_complete_method
+        None, "What is added to the cross-entropy.", show_default="vadd-qe", autocompletion=_complete_method
     )
     seed: int | None = _what(None, "Seed of the split, the initialization, the order and the noise.", show_default="0")
     out: Path | None = _file(None, "Run directory, instead of runs/NAME.")
@@ -137,7 +137,7 @@ class Compare(Recipe):
     """
 
     methods: list[str] = _what(
-        ["dropout", "pi", "vadd-kl"],
+        ["dropout", "pi", "vadd-qe"],
         "Methods, separated by commas.",
         metavar="METHODS",
         callback=_commas,
@@ -220,7 +220,7 @@ class Evaluate(MovedData):
     """Measure the test error of a finished run again, from its weights.
 
     Examples:
-      advdrop evaluate runs/mnist5k-100-vadd-kl-0
+      advdrop evaluate runs/mnist5k-100-vadd-qe-0
     """
 
     run: Path = _argument(..., "Directory of a finished run.")
@@ -232,7 +232,7 @@ class Explain(MovedData):
     """Draw what the mask search does with one test image: masks, Jacobian, flips and class probabilities.
 
     Examples:
-      advdrop explain runs/mnist5k-100-vadd-kl-0 --image 7
+      advdrop explain runs/mnist5k-100-vadd-qe-0 --image 7
       advdrop explain runs/first --image 7 --target label --delta 0.05 -o seven.svg
     """
 
@@ -253,7 +253,7 @@ class Audit:
     """Measure how much accuracy networks lose when units fail: the worst units, and random units.
 
     Examples:
-      advdrop audit runs/mnist5k-100-vadd-kl-0
+      advdrop audit runs/mnist5k-100-vadd-qe-0
       advdrop audit runs/demo --images 200 -o audit.svg
     """
 

@@ -14,7 +14,7 @@ from advdrop.lab.config.recipes import recipe
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
 
-DEFAULTS = {"dataset": "mnist5k", "data_dir": None, "labels": 100, "method": "vadd-kl", "preset": "auto", "seed": 0}
+DEFAULTS = {"dataset": "mnist5k", "data_dir": None, "labels": 100, "method": "vadd-qe", "preset": "auto", "seed": 0}
 LARGE_BATCH = 10_000
 """A batch may be larger than the data, so that small data sets can be used, but not larger than this."""
 

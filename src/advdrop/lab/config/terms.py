@@ -212,8 +212,8 @@ class VaddQe(VirtualOptions):
         return advdrop.VAdD(divergence=advdrop.qe, **self._options())
 
 
-class NoFlips(VaddKl):
-    """vadd-kl without its flips: keep the output under another random mask. Shows what the flips add."""
+class NoFlips(VaddQe):
+    """vadd-qe without its flips: keep the output under another random mask. Shows what the flips add."""
 
     def _options(self) -> dict[str, Any]:
         return super()._options() | {"delta": 0.0}

@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 import torch
 from hypothesis import settings
@@ -7,6 +9,11 @@ from processes import kill_the_rest, server_address
 
 # Two xdist workers share two cores: more threads would only fight.
 torch.set_num_threads(1)
+
+# A shell that runs the tests in the background ignores these, and so would the commands that the tests stop by them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("advdrop", deadline=None, derandomize=True, max_examples=100, database=None)
 settings.load_profile("advdrop")

@@ -322,7 +322,7 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     assert f"test error {result['test_error_percent']:.2f} % of" in out
     code, out, _ = advdrop_says(capsys, "show", "runs/mine")
     assert "vadd-qe on digits, 20 labels, seed 0, preset paper" in out
-    assert "vadd_kl/flips" in out
+    assert "vadd_qe/flips" in out
     code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/mine")
     assert out.count("finished") == 2
     main(["train", "--out", "runs/group/other one", *TINY, "--quiet", "--method", "dropout"])

@@ -160,12 +160,12 @@ def test_runs_are_audited_side_by_side(run, capsys):
     capsys.readouterr()
     assert main(["audit", str(run), "runs/other", "--images", "30", "--budgets", "1,4", "--draws", "2"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"\| units lost \| vadd-kl: worst +\| vadd-kl: random +\| pi: worst", said)
+    assert re.search(r"\| units lost \| vadd-qe: worst +\| vadd-qe: random +\| pi: worst", said)
     assert re.search(r"^\| 4 +\| ", said, re.MULTILINE)
     ElementTree.parse("audit.svg")
     assert main(["audit", "runs", "--images", "10", "--budgets", "1", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
-    assert {value["name"] for value in values} == {"vadd-kl", "pi"}
+    assert {value["name"] for value in values} == {"vadd-qe", "pi"}
     assert len(values[0]["fewest"]) == 10
 
 

@@ -17,7 +17,9 @@ SHAPES = {"svhn": (3, 32, 32), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 
 def resolved(*settings, dataset="mnist", **options):
     shape = options.pop("shape", SHAPES.get(dataset, (1, 28, 28)))
-    return resolve(dataset, shape=shape, examples=5000, settings=overrides(settings), **options)
+    return resolve(
+        dataset, shape=shape, examples=5000, settings=overrides(settings), **{"method": "vadd-kl", **options}
+    )
 
 
 def complaint(*settings, **options):

@@ -16,7 +16,10 @@ SHAPES = {"svhn": (3, 32, 32), "cifar10": (3, 32, 32), "digits": (1, 8, 8), "own
 
 def resolved(dataset, *settings, **options):
     shape, examples = SHAPES.get(dataset, (1, 28, 28)), SIZES.get(dataset, 1000)
-    return resolve(dataset, **{"shape": shape, "examples": examples, "settings": overrides(settings), **options})
+    return resolve(
+        dataset,
+        **{"method": "vadd-kl", "shape": shape, "examples": examples, "settings": overrides(settings), **options},
+    )
 
 
 def value(config, key):

@@ -95,7 +95,7 @@ def test_the_skill_decides_how_much_unlabeled_images_count(tmp_path, monkeypatch
         weights[skill] = [float(row["weight/vadd_kl"]) for row in RunDirectory.open(run).metrics()]
     assert weights[0.0] == [0.0, 0.0, 0.0]
     assert weights[0.5][0] == 0.0  # not known before the first epoch ends
-    assert weights[0.5][2] == pytest.approx(0.25 * 3.0)  # skill² times the weight of the recipe
+    assert weights[0.5][2] == pytest.approx(0.25)  # skill²
 
 
 def test_a_resumed_blend_is_bit_identical(tmp_path):

@@ -252,7 +252,10 @@ def test_each_worker_has_its_threads_and_this_process_keeps_its_environment():
         assert threads == 3
         assert process != os.getpid()
         assert not stop
-    assert {name for name in os.environ if os.environ[name] != before.get(name)} <= {"PYTHONHASHSEED"}
+    assert {name for name in os.environ if os.environ[name] != before.get(name)} <= {
+        "PYTHONHASHSEED",
+        "__DASK_PARENT_PID",
+    }
     assert dict(side_by_side({}, 2, 3)) == {}
 
 

@@ -81,6 +81,39 @@ class Ramp:
         return self.maximum * ramp_up(progress, self.over)
 
 
+def trust_in(skill: float, error: float) -> float:
+    """Return a factor of λ: the square of the skill that is left after one standard error, max(0, skill − error)².
+
+    Few labels prove little. Where the skill may be chance, unlabeled data do not count.
+
+    Args:
+        skill: how good a network is on labels that it did not learn from: 0 is no better than a guess, 1 is perfect.
+        error: the standard error of the skill.
+
+    >>> trust_in(0.8, 0.3), trust_in(0.2, 0.3)
+    (0.25, 0.0)
+    """
+    return max(0.0, skill - error) ** 2
+
+
+def skill_error(skill: float, labels: int, classes: int) -> float:
+    """Return the standard error of the skill of a classifier, √(a(1 − a)/n) / (1 − 1/C) with a = 1/C + (1 − 1/C)·skill.
+
+    Args:
+        skill: the share of the errors of a guess that are avoided.
+        labels: n, how many labels it was measured on.
+        classes: C.
+
+    >>> round(skill_error(0.0, 20, 2), 3), skill_error(1.0, 20, 2)
+    (0.224, 0.0)
+    """
+    if labels < 1 or classes < 2:
+        return 1.0
+    guess = 1 / classes
+    accuracy = guess + (1 - guess) * skill
+    return float((accuracy * (1 - accuracy) / labels) ** 0.5 / (1 - guess))
+
+
 @dataclass
 class Trust:
     """A factor of a weight that is changed in the course of a training: how far the targets can be trusted.

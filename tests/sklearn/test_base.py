@@ -151,13 +151,19 @@ def test_they_do_not_count_if_the_members_predict_no_better_than_a_guess(moons, 
 def test_they_count_the_more_the_better_the_members_predict(moons, monkeypatch):
     x, few, _, _ = moons
     trusts = []
-    for skill in (0.0, 0.2, 0.6, 1.0):
+    for skill in (0.0, 0.5, 0.8, 1.0):
         monkeypatch.setattr(AdversarialDropoutClassifier, "_skill", lambda self, y, outputs, skill=skill: skill)
         found = small(updates=1).fit(x, few)
         assert found.skill_ == skill
         trusts.append(found._semi.trust.value)
     assert trusts == sorted(set(trusts))
     assert (trusts[0], trusts[-1]) == (0.0, 1.0)
+
+
+def test_a_skill_that_may_be_chance_is_the_same_as_labels_alone(moons, monkeypatch):
+    x, few, _, _ = moons
+    monkeypatch.setattr(AdversarialDropoutClassifier, "_skill", lambda self, y, outputs: 0.2)  # of ten labels
+    assert same(small().fit(x, few), small(weight=0.0).fit(x, few))
 
 
 def test_without_companions_the_skill_is_not_known_and_the_term_counts_in_full(moons):

@@ -35,7 +35,7 @@ def test_it_learns_from_few_labels(moons):
     x, few, test, y = moons
     found = small(updates=100).fit(x, few)
     assert found.classes_.tolist() == [0, 1]
-    assert found.score(test, y) > 0.8
+    assert found.score(test, y) > 0.75
 
 
 def test_the_names_of_the_classes_make_no_difference(moons):

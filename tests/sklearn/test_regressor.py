@@ -91,7 +91,7 @@ def test_folds_are_equal_parts():
 
 @pytest.mark.parametrize("count", [99, 100])
 def test_the_gain_is_measured_from_100_targets(count):
-    found = small(updates=3).fit(X, np.where(np.arange(120) < count, Y, np.nan))
+    found = small(updates=30).fit(X, np.where(np.arange(120) < count, Y, np.nan))
     assert (found.unlabeled_gain_ is not None) == (count == 100)
     if found.unlabeled_gain_ is not None:
         assert found.unlabeled_gain_.standard_error > 0

@@ -25,6 +25,7 @@ from advdrop.divergences import Divergence, mse
 from advdrop.objectives import OtherMembers, Term, VAdD
 from advdrop.objectives.targets import clean_output
 from advdrop.randomness import borrowed_noise, derived_seed, seed_noise
+from advdrop.schedules import trust_in
 from advdrop.sklearn.training import ANNEALED, Table, Training
 
 Array = npt.NDArray[Any]
@@ -137,6 +138,10 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         """Return how good predictions are: 0 is no better than a guess, 1 is perfect."""
 
     @abstractmethod
+    def _skill_error(self) -> float:
+        """Return the standard error of ``skill_``, which was measured on ``_tested`` labels."""
+
+    @abstractmethod
     def _scores(self, y: Array, outputs: Array) -> Array:
         """Return a score of each prediction, ``(N,)``; their mean is the score of the estimator."""
 
@@ -176,14 +181,19 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             left = _without_folds(table, fold, companions)
             self._plain = self._trained("plain", left, outputs, companions, course=course)
             self.skill_ = self._held_out_skill(x[rows], y[rows], fold)
-        self._semi = self._trained("semi", table, outputs, int(self.members), trust=self._trust(), course=course)
-        if measured and companions:
+        trust = self._trust() if self.weight else 0.0
+        if not trust:  # no trust is the same as weight=0, to the last bit
+            table = table._replace(unlabeled=table.unlabeled[:0])
+        self._semi = self._trained("semi", table, outputs, int(self.members), trust=trust, course=course)
+        if measured and companions and trust:
             self._measure_gain(x[rows], y[rows], fold, table, outputs)
         return self
 
     def _trust(self) -> float:
-        """Return the factor of λ: the square of the skill."""
-        return 0.0 if self.collapsed_ else self.skill_**2
+        """Return the factor of λ, see :func:`advdrop.schedules.trust_in`; 1 where no skill is measured."""
+        if self.collapsed_:
+            return 0.0
+        return trust_in(self.skill_, self._skill_error()) if self._plain is not None else 1.0
 
     def _companions(self) -> int:
         """Return the number of labels-only members that the blend needs."""

@@ -13,6 +13,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from advdrop.divergences import cross_entropy, kl
+from advdrop.schedules import skill_error
 from advdrop.sklearn.base import ENOUGH, FOLDS, AdversarialDropoutEstimator, Array
 
 UNLABELED = -1
@@ -162,6 +163,9 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         guess = np.square(np.unique(y, return_counts=True)[1] / len(y)).sum()
         accuracy = self._scores(y, outputs).mean()
         return float(max(0.0, (accuracy - guess) / (1 - guess))) if guess < 1 else 0.0
+
+    def _skill_error(self) -> float:
+        return skill_error(self.skill_, self._tested, len(self.classes_))
 
     def _scores(self, y: Array, outputs: Array) -> Array:
         return np.asarray(self.classes_[outputs.argmax(axis=1)] == y, dtype=float)

@@ -94,6 +94,10 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
     def _skill(self, y: Array, outputs: Array) -> float:
         return float(max(0.0, self._scores(y, outputs).mean()))
 
+    def _skill_error(self) -> float:
+        """Return the standard error of R² in large samples, 2·√R²·(1 − R²)/√n."""
+        return float(2 * self.skill_**0.5 * (1 - self.skill_) / max(self._tested, 1) ** 0.5)
+
     def _scores(self, y: Array, outputs: Array) -> Array:
         """Return 1 − (y − f)² / var(y) of each prediction; the mean is R²."""
         spread = float(np.var(y)) or 1.0

@@ -88,14 +88,22 @@ def test_a_blend_is_the_mean_of_the_probabilities():
 
 def test_the_skill_decides_how_much_unlabeled_images_count(tmp_path, monkeypatch):
     weights = {}
-    for skill in (0.0, 0.5):
+    for skill in (0.0, 1.0):
         monkeypatch.setattr(Companion, "skill", lambda self, skill=skill: skill)
         run = tmp_path / str(skill)
         train(tiny(preset="robust"), run, data=rings(), progress=False)
         weights[skill] = [float(row["weight/vadd_kl"]) for row in RunDirectory.open(run).metrics()]
     assert weights[0.0] == [0.0, 0.0, 0.0]
-    assert weights[0.5][0] == 0.0  # not known before the first epoch ends
-    assert weights[0.5][2] == pytest.approx(0.25)  # skill²
+    assert weights[1.0][0] == 0.0  # not known before the first epoch ends
+    assert weights[1.0][2] == 1.0
+
+
+def test_what_may_be_chance_is_not_trusted(monkeypatch):
+    found, _ = companion(labeled=40)
+    held = len(found._tested)
+    monkeypatch.setattr(Companion, "skill", lambda self: 0.8)
+    error = (0.85 * 0.15 / held) ** 0.5 / 0.75  # four classes: an accuracy of 0.85
+    assert found.trust() == pytest.approx((0.8 - error) ** 2)
 
 
 def test_a_resumed_blend_is_bit_identical(tmp_path):

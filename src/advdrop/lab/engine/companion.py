@@ -1,7 +1,8 @@
 """A second network that learns from the labels alone, so that unlabeled images cannot do much harm.
 
 This companion learns without a fifth of the labels. Its skill is how well it predicts those. The terms for unlabeled
-images are multiplied by the square of the skill. The prediction is a mean of both networks.
+images are multiplied by the square of what is left of the skill after one standard error. The prediction is a mean of
+both networks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.data.splits import LabelSplit
 from advdrop.lab.engine.evaluate import predictions
 from advdrop.randomness import derived_generator
+from advdrop.schedules import skill_error, trust_in
 
 FOLDS = 5
 """One in this number of labels of each class is held out."""
@@ -60,6 +62,11 @@ class Companion:
         kept = (~self._held[rows.cpu()]).to(x.device)
         value = nn.functional.cross_entropy(self.network(x), y, reduction="none")
         return (value * kept).sum() / kept.sum().clamp_min(1)
+
+    def trust(self) -> float:
+        """Return the factor of the terms for unlabeled images, see :func:`advdrop.schedules.trust_in`."""
+        skill = self.skill()
+        return trust_in(skill, skill_error(skill, len(self._tested), len(self._tested.y.unique())))
 
     def skill(self) -> float:
         """Return the share of a guess's errors that the companion avoids on the held-out labels, from 0 to 1."""

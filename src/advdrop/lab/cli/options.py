@@ -90,7 +90,9 @@ class Recipe:
     data_dir: Path | None = _data_dir()
     devices: int | None = _machine(None, "Processes on this machine. Each gets a part of the batch.")
     nodes: int | None = _machine(None, "Number of machines.")
-    precision: Precision | None = _machine(None, "auto: bf16 if this machine has instructions for it.", show_default="32")
+    precision: Precision | None = _machine(
+        None, "auto: bf16 if this machine has instructions for it.", show_default="32"
+    )
     force: bool = _option(False, "Replace an earlier run of the same name.", "--force", panel="Files")
     quiet: bool = _quiet()
     dry_run: bool = _dry_run()

@@ -1,6 +1,7 @@
 import pytest
 
 from advdrop.masks import flip_budget
+from advdrop.masks.budget import shared_budget
 
 
 @pytest.mark.parametrize(("delta", "units", "flips"), [(0.005, 2048, 10), (0.05, 128, 6), (0.3, 256, 76)])
@@ -8,13 +9,13 @@ def test_the_papers_numbers(delta, units, flips):
     assert flip_budget(delta, units) == flips
 
 
-@pytest.mark.parametrize("units", [1, 7, 100, 2048])
+@pytest.mark.parametrize("units", [1, 7, 100, 300, 1152, 2048])
 def test_it_is_the_truncated_product(units):
     for percent in range(101):
         delta = percent / 100
         budget = flip_budget(delta, units)
         assert type(budget) is int
-        assert budget == int(delta * units)
+        assert budget == percent * units // 100  # δ counts as it is written: 0.29 of 100 units are 29
         assert 0 <= budget <= units
     assert flip_budget(0, units) == 0
     assert flip_budget(1, units) == units
@@ -37,3 +38,9 @@ def test_it_is_the_truncated_product(units):
 def test_errors(delta, units, error, message):
     with pytest.raises(error, match=message):
         flip_budget(delta, units)
+
+
+def test_a_shared_budget_is_the_whole_part_of_the_sum():
+    assert shared_budget([0.29, 0.29], [50, 50]) == 29  # 14.5 of each
+    assert shared_budget([0.1] * 3, [1] * 3) == 0
+    assert shared_budget([0.1] * 10, [1] * 10) == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from decimal import ROUND_UP, Context
+from collections.abc import Iterable
+from decimal import ROUND_UP, Context, Decimal
 
 from advdrop import checks
 
@@ -17,8 +18,16 @@ def flip_budget(delta: float, units: int) -> int:
     >>> flip_budget(0.005, 2048), flip_budget(0.05, 128)
     (10, 6)
     """
-    delta = checks.fraction("delta", delta)
-    return int(delta * checks.count("units", units))
+    return shared_budget([checks.fraction("delta", delta)], [checks.count("units", units)])
+
+
+def shared_budget(deltas: Iterable[float], units: Iterable[int]) -> int:
+    """Return int(Σ δ·H) of several layers. δ counts as it is written: 0.29 of 100 units are 29, not 28.99....
+
+    >>> shared_budget([0.05, 0.29], [10, 100])
+    29
+    """
+    return int(sum(Decimal(repr(float(delta))) * h for delta, h in zip(deltas, units, strict=True)))
 
 
 def warn_no_flip(delta: float, units: int, who: str) -> bool:

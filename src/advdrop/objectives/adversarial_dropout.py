@@ -15,7 +15,7 @@ from advdrop import checks
 from advdrop.choices import BudgetOf, Noise
 from advdrop.divergences import Divergence, Given, cross_entropy, kl
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
-from advdrop.masks.budget import warn_no_flip
+from advdrop.masks.budget import shared_budget, warn_no_flip
 from advdrop.masks.search import SearchBudget
 from advdrop.objectives.base import Term
 from advdrop.objectives.targets import Target, clean_output, confidence, labels
@@ -176,7 +176,7 @@ class AdD(Term):
     def _budget(self, clean: Pass) -> SearchBudget:
         units, deltas = self._units(clean), self._deltas(clean)
         if self.budget == "shared":
-            return int(sum(delta * h for delta, h in zip(deltas, units, strict=True)))
+            return shared_budget(deltas, units)
         return tuple(flip_budget(delta, h) for delta, h in zip(deltas, units, strict=True))
 
 

@@ -49,6 +49,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "flips": ("flips", flips.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
     "harm-data": ("harm", harm.gains),
+    "harm-text": ("harm", harm.by_labels),
 }
 
 

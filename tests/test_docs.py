@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import advdrop
-from advdrop.lab.cli.main import parse
+from advdrop.lab.cli.main import main, parse
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -87,3 +87,13 @@ def test_the_spelling_is_american():
     british = r"\b\w*(?:isation|(?<!v)ised\b|(?<!a)ising\b|labell|optimis|haviour|colour|neighbour|learnt)\w*"
     for page in [*PAGES, *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]:
         assert re.findall(british, page.read_text(), re.IGNORECASE) == [], page.name
+
+
+def test_configurations_on_the_pages_can_be_used(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = [block for page in PAGES for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    assert blocks
+    for block in blocks:
+        Path("own.yaml").write_text(block)
+        words = ["train", "--config", "own.yaml", "--dataset", "digits", "--updates", "2", "--dry-run"]
+        assert main(words) == 0, capsys.readouterr().err

@@ -172,7 +172,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(setting, hint):
         (
             ["vat.weight=1"],
             {},
-            "objective.terms has options of vadd-kl, vat, but the method vadd-kl has the terms vadd-kl; make them",
+            "objective.terms has options of vadd-kl, vat, but the method vadd-kl has the terms vadd-kl; choose the",
         ),
         (
             ["vat.weight=1"],

@@ -200,7 +200,7 @@ class RunConfig(Section):
         if needed != given:
             raise ValueError(
                 f"objective.terms has options of {listed(sorted(given))}, but the method {self.method} has the terms "
-                f"{listed(sorted(needed))}; make them equal"
+                f"{listed(sorted(needed))}; choose the method (--method) or remove the options"
             )
         parts = self.engine.devices * self.engine.nodes * self.engine.accumulate
         for stream in ("labeled", "unlabeled"):

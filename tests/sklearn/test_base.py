@@ -299,6 +299,42 @@ def test_the_gain_is_not_measured_where_it_is_not_wanted(options, many, spies):
     assert "semi held out" not in spies[1]
 
 
+@pytest.mark.parametrize(
+    ("gain", "answer"),
+    [
+        (Gain(0.05, 0.02), "The unlabeled rows helped: accuracy on held-out labels +0.050 ± 0.040."),
+        (Gain(-0.05, 0.02), "The unlabeled rows did harm: accuracy on held-out labels -0.050 ± 0.040."),
+        (
+            Gain(0.03, 0.02),
+            "Too few labels to tell whether the unlabeled rows helped: accuracy on held-out labels +0.030 ± 0.040.",
+        ),
+        (None, "Too few labels to tell whether the unlabeled rows helped."),
+    ],
+)
+def test_the_answer_says_whether_unlabeled_rows_helped(gain, answer, many, monkeypatch, capsys):
+    def measured(self, *_):
+        self.unlabeled_gain_ = gain
+
+    monkeypatch.setattr(AdversarialDropoutClassifier, "_measure_gain", measured)
+    monkeypatch.setattr(AdversarialDropoutClassifier, "_trust", lambda self: 1.0)
+    assert small(updates=2, verbose=True).fit(*many).unlabeled_answer_ == answer
+    assert capsys.readouterr().out.endswith(f"{answer}\n")
+
+
+def test_the_answer_says_why_unlabeled_rows_were_not_used_or_not_measured(moons, many, monkeypatch):
+    x, few, test, y = moons
+    assert small(updates=2).fit(test, y).unlabeled_answer_ == "There are no unlabeled rows."
+    unused = small(updates=2, weight=0.0).fit(x, few)
+    assert unused.unlabeled_answer_ == "Unlabeled rows are not used with weight=0."
+    for options in ({"measure_gain": False}, {"blend": 0.0}):
+        unmeasured = small(updates=2, **options)
+        monkeypatch.setattr(AdversarialDropoutClassifier, "_trust", lambda self: 1.0)
+        assert unmeasured.fit(*many).unlabeled_answer_ == "Whether the unlabeled rows helped was not measured."
+    monkeypatch.setattr(AdversarialDropoutClassifier, "_trust", lambda self: 0.0)
+    left_out = "Unlabeled rows were left out: labels alone predict no better than a guess."
+    assert small(updates=2).fit(*many).unlabeled_answer_ == left_out
+
+
 def test_the_gain_needs_enough_labels_and_unlabeled_rows(moons, many):
     x, few, test, y = moons
     assert small(updates=2).fit(x, few).unlabeled_gain_ is None
@@ -585,7 +621,9 @@ def test_progress_is_printed_on_request(many, capsys):
         for what in ("labels only", "with unlabeled rows", "measuring the gain")
         for share in (25, 50, 75, 100)
     ]
+    *lines, answer = lines
     assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 12
+    assert answer == found.unlabeled_answer_
     assert lines[7].endswith(f"loss {found.loss_curve_[-1]:.4f}")
     small(updates=2).fit(*many)
     assert capsys.readouterr().out == ""
@@ -597,7 +635,7 @@ def test_progress_stays_on_one_line_in_a_terminal(moons, capsys, monkeypatch):
     small(verbose=1, updates=3).fit(x, few)
     said = capsys.readouterr().out
     assert said.count("\r") == 6
-    assert said.count("\n") == 2
+    assert said.count("\n") == 3
 
 
 def test_features_are_standardized_unless_told_otherwise(moons):

@@ -82,11 +82,14 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     }
     _divergences: ClassVar[tuple[Divergence, Divergence]]
     """D of the supervised loss and D of the adversarial term."""
+    _score: ClassVar[str]
+    """The name of the score."""
     _semi: Training
     _plain: Training | None
     skill_: float
     collapsed_: bool
     unlabeled_gain_: Gain | None
+    unlabeled_answer_: str
 
     def __init__(
         self,
@@ -181,13 +184,33 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             left = _without_folds(table, fold, companions)
             self._plain = self._trained("plain", left, outputs, companions, course=course)
             self.skill_ = self._held_out_skill(x[rows], y[rows], fold)
-        trust = self._trust() if self.weight else 0.0
+        trust, unlabeled = self._trust() if self.weight else 0.0, len(table.unlabeled)
         if not trust:  # no trust is the same as weight=0, to the last bit
             table = table._replace(unlabeled=table.unlabeled[:0])
         self._semi = self._trained("semi", table, outputs, int(self.members), trust=trust, course=course)
         if measured and companions and trust:
             self._measure_gain(x[rows], y[rows], fold, table, outputs)
+        self.unlabeled_answer_ = self._answer(unlabeled, trust)
+        if self.verbose:
+            print(self.unlabeled_answer_)
         return self
+
+    def _answer(self, unlabeled: int, trust: float) -> str:
+        """Return in one sentence whether the unlabeled rows helped; two standard errors decide."""
+        if not unlabeled or not self.weight:
+            return "There are no unlabeled rows." if self.weight else "Unlabeled rows are not used with weight=0."
+        if not trust or self.collapsed_:
+            reason = "predictions collapsed" if self.collapsed_ else "labels alone predict no better than a guess"
+            return f"Unlabeled rows were left out: {reason}."
+        if not self.measure_gain or self._plain is None:
+            return "Whether the unlabeled rows helped was not measured."
+        gain = self.unlabeled_gain_
+        if gain is None:
+            return "Too few labels to tell whether the unlabeled rows helped."
+        found = f"{self._score} on held-out labels {gain.mean:+.3f} ± {2 * gain.standard_error:.3f}"
+        if abs(gain.mean) <= 2 * gain.standard_error:
+            return f"Too few labels to tell whether the unlabeled rows helped: {found}."
+        return f"The unlabeled rows {'helped' if gain.mean > 0 else 'did harm'}: {found}."
 
     def _trust(self) -> float:
         """Return the factor of λ, see :func:`advdrop.schedules.trust_in`; 1 where no skill is measured."""
@@ -209,6 +232,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             self._start(x)
             companions = self._companions()
             self.loss_curve_, self.collapsed_, self.unlabeled_gain_ = [], False, None
+            self.unlabeled_answer_ = "partial_fit does not measure whether unlabeled rows help."
             self.skill_ = 0.0 if companions else 1.0
             self._plain = self._training("plain", outputs, companions) if companions else None
             self._semi = self._training("semi", outputs, int(self.members))

@@ -55,6 +55,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         skill_: how well the labels-only members predict labels that they did not see: 0 is a guess, 1 is perfect.
         unlabeled_gain_: the mean and the standard error of what the unlabeled rows add to the accuracy on labels that
             were held out. None if there are fewer than 20 labels of a class: too few to tell.
+        unlabeled_answer_: whether the unlabeled rows helped, in one sentence.
         collapsed_: whether the predictions collapsed in training, so that the adversarial term was left out from there.
         loss_curve_: the mean loss of each twentieth of the training.
         n_features_in_: the number of features.
@@ -69,6 +70,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
     """
 
     _divergences = (cross_entropy, kl)
+    _score = "accuracy"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from the rows of X; those whose y is -1 have no label.

@@ -32,6 +32,7 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
     """
 
     _divergences = (mse, mse)
+    _score = "R²"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from the rows of X; those whose y is nan have no target.

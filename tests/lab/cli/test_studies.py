@@ -54,7 +54,7 @@ def test_autoencoders_become_measurements_figures_and_a_page(capsys):
     # The second figure is made of the same autoencoders, and nothing is trained again.
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("autoencoder-*.json")}
     assert main(["reproduce", "figure3", *words]) == 0
-    assert "as in results/autoencoder/digits/dropout-0.json" in capsys.readouterr().out
+    assert "the same as in results/autoencoder/digits/dropout-0.json" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("autoencoder-*.json")}
     assert len(list(Path("runs/reproduce").glob("figure3-digits-*.svg"))) == 2
 
@@ -77,7 +77,7 @@ def test_the_theorem_becomes_a_measurement_and_figures(capsys):
     assert found.series["training/parameter"] == [0.0, 0.1]
     assert len(list(Path("runs/reproduce").glob("theory-diabetes-*.svg"))) == 5
     assert main(["reproduce", "theory"]) == 0
-    assert "as in results/linear-regression/diabetes/paths-0.json" in capsys.readouterr().out
+    assert "the same as in results/linear-regression/diabetes/paths-0.json" in capsys.readouterr().out
 
 
 def test_dry_runs_write_nothing(capsys):

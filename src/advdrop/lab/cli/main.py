@@ -28,11 +28,11 @@ DATA = typer.Typer(no_args_is_help=True, help="List, download and check data set
 PANELS: dict[str, dict[type[Any], str]] = {
     "Train": {options.Train: "train.run_train", options.Compare: "compare.run_compare"},
     "Results": {
-        options.Show: "show.run_show",
+        options.Show: "runs.run_show",
         options.Report: "report.run_report",
-        options.Evaluate: "networks.run_evaluate",
-        options.Audit: "networks.run_audit",
-        options.Explain: "networks.run_explain",
+        options.Evaluate: "runs.run_evaluate",
+        options.Audit: "runs.run_audit",
+        options.Explain: "runs.run_explain",
     },
     "Paper": {options.Reproduce: "reproduce.run_reproduce"},
     "Data": {options.DataList: "data.run_list", options.DataGet: "data.run_get", options.DataCheck: "data.run_check"},
@@ -94,8 +94,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parsed = parse([word for word in typed if word != "--debug"])
         return parsed if isinstance(parsed, int) else _run(parsed)
-    except SystemExit:  # Lightning exits at a second signal
-        return _complain("stopped at once; resume from the last checkpoint", 130, debug)
     except KeyboardInterrupt:
         return _complain("stopped", 130, debug)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe

@@ -251,7 +251,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{key}", repr(value)
 
 
-def parse_yaml(text: str, place: str) -> Any:
+def parse_yaml(text: str | bytes, place: str) -> Any:
     """Return the value of a YAML text, or raise a ConfigError that begins with its place."""
     try:
         return yaml.safe_load(text)
@@ -263,10 +263,7 @@ def parse_yaml(text: str, place: str) -> Any:
 
 def read_yaml(path: Path, what: str) -> dict[str, Any]:
     """Return the values of a YAML file, or raise a one-line ConfigError that says what it should hold."""
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from None
+    values = parse_yaml(path.read_bytes(), str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds no {what}")
     return values
@@ -332,8 +329,15 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def first_complaint(error: ValidationError) -> str:
+    """Return the first complaint of pydantic in one line: the key and its message."""
+    first = error.errors(include_url=False)[0]
+    key, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    return " ".join(f"{key} {message}".split())
+
+
 def explain(error: ValidationError) -> str:
-    """Return the first complaint of pydantic in one line."""
+    """Return the first complaint about a configuration in one line, with the value and a way out."""
     first = error.errors(include_url=False)[0]
     tags = {*NETWORKS, "int", "literal['all']"}  # pydantic puts the branches of a union into the path
     loc = [str(part) for part in first["loc"]]

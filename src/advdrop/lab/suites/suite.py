@@ -11,8 +11,17 @@ from typing import Annotated, Any, NamedTuple
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from advdrop.lab.choices import Labels, PresetName
-from advdrop.lab.config.config import ConfigError, RunConfig, listed, merged, parse_method, read_yaml, unknown_name
+from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
+from advdrop.lab.config.config import (
+    ConfigError,
+    RunConfig,
+    first_complaint,
+    listed,
+    merged,
+    parse_method,
+    read_yaml,
+    unknown_name,
+)
 from advdrop.lab.config.terms import Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
@@ -77,7 +86,7 @@ class Protocol(Section):
     """The number of seeds, and the settings that differ from the recipe, such as the length of the training."""
 
     about: str
-    seeds: Count
+    seeds: int = Field(ge=1, le=MOST_SEEDS)
     settings: dict[str, Any] = Field({}, description="over the recipe")
     columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
 
@@ -133,9 +142,12 @@ class Suite(Section):
         try:
             return cls.model_validate({"key": path.stem, **values})
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path}: {place} {first['msg'].removeprefix('Value error, ')}".strip()) from None
+            raise ConfigError(f"{path}: {first_complaint(error)}") from None
+
+    @property
+    def summary(self) -> str:
+        """One line for a list of suites."""
+        return f"{self.key}: {self.title}; rows {listed(self.trained)}; columns {listed(self.columns)}"
 
     @property
     def trained(self) -> list[str]:
@@ -211,8 +223,3 @@ def fingerprint(config: RunConfig) -> str:
     values = config.model_dump(mode="json", exclude={"data_dir", "engine"})
     text = yaml.safe_dump([values, config.engine.precision, config.engine.clip])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def described(suite: Suite) -> str:
-    """Return one line for a list of suites."""
-    return f"{suite.key}: {suite.title}; rows {listed(suite.trained)}; columns {listed(suite.columns)}"

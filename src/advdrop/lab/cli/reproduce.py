@@ -54,14 +54,8 @@ def run_reproduce(options: Reproduce) -> int:
     configs = {}
     for key in keys:
         examples = data[suite.columns[key.column].dataset]
-        configs[key] = suite.config(
-            key,
-            options.protocol,
-            options.preset,
-            shape=examples.shape,
-            examples=len(examples.train),
-            data_dir=options.data_dir,
-        )
+        known = {"shape": examples.shape, "examples": len(examples.train), "data_dir": options.data_dir}
+        configs[key] = suite.config(key, options.protocol, options.preset, **known)
         split_of(configs[key], examples)  # an error before anything is trained
     left = without_record(configs, options, suite, ledger) if options.missing else configs
     cells = {key: cell_of(key, config, options.out) for key, config in left.items()}

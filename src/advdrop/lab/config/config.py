@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from advdrop.choices import Granularity, PassName, Scale
-from advdrop.lab.choices import Labels, MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
+from advdrop.lab.choices import MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
 from advdrop.lab.config.terms import (
     METHODS,
     BelowOne,
@@ -171,7 +171,7 @@ class RunConfig(Section):
 
     dataset: str
     data_dir: Path | None = None
-    labels: Labels
+    labels: Count | Literal["all"]
     method: str
     preset: PresetName
     seed: Whole
@@ -181,13 +181,6 @@ class RunConfig(Section):
     optimizer: Optimizer
     training: Training
     engine: Engine = Engine()
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _some_labels(cls, labels: Any) -> Any:
-        if isinstance(labels, bool) or str(labels).startswith(("-", "0")):
-            raise ValueError("not a number of images")
-        return labels
 
     @field_validator("method")
     @classmethod
@@ -329,7 +322,7 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def first_complaint(error: ValidationError) -> str:
+def first_error(error: ValidationError) -> str:
     """Return the first complaint of pydantic in one line: the key and its message."""
     first = error.errors(include_url=False)[0]
     key, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
@@ -339,9 +332,8 @@ def first_complaint(error: ValidationError) -> str:
 def explain(error: ValidationError) -> str:
     """Return the first complaint about a configuration in one line, with the value and a way out."""
     first = error.errors(include_url=False)[0]
-    tags = {*NETWORKS, "int", "literal['all']"}  # pydantic puts the branches of a union into the path
     loc = [str(part) for part in first["loc"]]
-    place = loc[:1] + [part for part in loc[1:2] if part not in tags] + loc[2:]
+    place = loc[:1] + [part for part in loc[1:2] if part not in NETWORKS] + loc[2:]  # pydantic adds the kind of network
     key, given = ".".join(place), reprlib.repr(first["input"])
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     match first["type"]:
@@ -355,7 +347,7 @@ def explain(error: ValidationError) -> str:
             return f"{key} is missing"
         case "model_type" | "model_attributes_type":
             return f"{key} should be a section of options, got {given}"
-        case _ if key == "labels":
+        case _ if loc[:1] == ["labels"]:
             return f"labels must be a number of images or 'all', got {given}"
         case "value_error":  # our own message, which names the key, except inside a term
             return f"{key}: {message}" if len(place) > 1 else message

@@ -33,12 +33,15 @@ SMALL_MNIST: Values = {
     "optimizer": {"learning_rate": 0.002, "ramp_down": 0.2},
     "training": {"updates": 600, "epoch_updates": 100, "labeled": 32, "unlabeled": 64},
 }
-DIGITS: Values = {  # ours: 8x8 pixels are too few for three poolings
-    "data": {"scaling": "unit"},
-    "network": {"name": "mlp", "p": 0.5, "delta": 0.05, "hidden": (256, 256), "dropout": 0.5},
+SHORT: Values = {  # ours
     "objective": {"ramp": 0.3},
     "optimizer": {"learning_rate": 0.001, "ramp_down": 0.3},
     "training": {"updates": 1000, "epoch_updates": 100, "labeled": 32, "unlabeled": 128},
+}
+DIGITS: Values = {  # 8x8 pixels are too few for three poolings
+    **SHORT,
+    "data": {"scaling": "unit"},
+    "network": {"name": "mlp", "p": 0.5, "delta": 0.05, "hidden": (256, 256), "dropout": 0.5},
 }
 CONV_LARGE: Values = {
     "network": {"name": "conv-large", "p": 0.0, "delta": 0.05, "momentum": 0.999, "sigma": 0.15},
@@ -163,6 +166,7 @@ def own_data(shape: Sequence[int]) -> Values:
     images = len(shape) == 3
     network = default_network(shape)
     return {
+        **SHORT,
         "data": {
             "scaling": "unit" if images else "none",
             "standardize": True,
@@ -170,9 +174,6 @@ def own_data(shape: Sequence[int]) -> Values:
             "pad_crop": 2 * (network == "conv-large"),
         },
         "network": {"name": network, "p": 0.5, "delta": 0.05},
-        "objective": {"ramp": 0.3},
-        "optimizer": {"learning_rate": 0.001, "ramp_down": 0.3},
-        "training": {"updates": 1000, "epoch_updates": 100, "labeled": 32, "unlabeled": 128},
     }
 
 

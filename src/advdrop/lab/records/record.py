@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError
 
 from advdrop.lab.choices import Labels
-from advdrop.lab.config.config import first_complaint
+from advdrop.lab.config.config import first_error
 from advdrop.lab.config.terms import Section
 from advdrop.lab.files import read_json, write_text
 
@@ -48,7 +48,7 @@ class Sealed(Section):
             found = cls.model_validate(values)
             complaint = next(found.complaints(), None)
         except ValidationError as error:
-            raise RecordError(f"{path} is not a record: {first_complaint(error)}") from None
+            raise RecordError(f"{path} is not a record: {first_error(error)}") from None
         except ValueError as error:  # half of a surrogate pair
             raise RecordError(f"{path} is not a record: {error}") from None
         if complaint:

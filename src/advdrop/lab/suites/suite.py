@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -12,16 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
-from advdrop.lab.config.config import (
-    ConfigError,
-    RunConfig,
-    first_complaint,
-    listed,
-    merged,
-    parse_method,
-    read_yaml,
-    unknown_name,
-)
+from advdrop.lab.config.config import ConfigError, RunConfig, first_error, merged, parse_method, read_yaml, unknown_name
 from advdrop.lab.config.terms import Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
@@ -142,12 +133,12 @@ class Suite(Section):
         try:
             return cls.model_validate({"key": path.stem, **values})
         except ValidationError as error:
-            raise ConfigError(f"{path}: {first_complaint(error)}") from None
+            raise ConfigError(f"{path}: {first_error(error)}") from None
 
     @property
     def summary(self) -> str:
         """One line for a list of suites."""
-        return f"{self.key}: {self.title}; rows {listed(self.trained)}; columns {listed(self.columns)}"
+        return f"{self.key}: {self.title}; rows {', '.join(self.trained)}; columns {', '.join(self.columns)}"
 
     @property
     def trained(self) -> list[str]:
@@ -179,17 +170,8 @@ class Suite(Section):
                 for row in rows:
                     yield Key(column, row, seed)
 
-    def config(
-        self,
-        key: Key,
-        protocol: str,
-        preset: PresetName,
-        *,
-        shape: Sequence[int],
-        examples: int,
-        data_dir: Path | None = None,
-    ) -> RunConfig:
-        """Return the whole configuration of a run on training data of this shape and number of examples."""
+    def config(self, key: Key, protocol: str, preset: PresetName, **data: Any) -> RunConfig:
+        """Return the whole configuration of a run; ``data`` are shape, examples and data_dir of ``recipes.resolve``."""
         from advdrop.lab.config.recipes import resolve  # imports torch
 
         column, row, length = self.columns[key.column], self.rows[key.row], self.protocol(protocol)
@@ -197,14 +179,12 @@ class Suite(Section):
             raise ConfigError(f"{row.name} is quoted from {row.quoted}; there is nothing to run")
         return resolve(
             column.dataset,
-            shape=shape,
-            examples=examples,
             labels=column.labels,
             method=row.method,
             preset=row.preset or preset,
             seed=key.seed,
-            data_dir=data_dir,
             settings=merged(length.settings, length.columns.get(key.column, {}), row.settings),
+            **data,
         )
 
 

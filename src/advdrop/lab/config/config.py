@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.choices import Granularity, PassName, Scale
 from advdrop.lab.choices import MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
@@ -153,17 +153,18 @@ class Engine(Section):
     accelerator: str = Field("auto", description="auto, cpu, gpu: Lightning's names")
     devices: Count = Field(1, description="processes on this machine")
     nodes: Count = Field(1, description="machines")
-    precision: Precision = Field("32", description="of the passes; auto: bf16 where this machine gains from it")
+    precision: Annotated[Precision, BeforeValidator(str)] = Field(  # YAML reads 32 as a number
+        "32", description="number format of the passes; auto: bf16 if this machine has instructions for it"
+    )
     memory_format: MemoryFormat = Field("auto", description="memory layout of images; auto: the faster one")
     accumulate: Count = Field(1, description="parts that the batch of an update is split into, to save memory")
     clip: NotNegative = Field(0.0, description="largest norm of the gradient; 0 for no limit")
     checkpoint_seconds: NotNegative = Field(30.0, description="seconds between checkpoints; 0: at every update")
     tensorboard: bool = Field(False, description="also log for TensorBoard (pip install tensorboard)")
 
-    @field_validator("precision", mode="before")
-    @classmethod
-    def _as_text(cls, precision: Any) -> Any:
-        return str(precision) if isinstance(precision, int) else precision  # YAML reads 32 as a number
+
+MethodName = Annotated[str, AfterValidator(lambda method: "+".join(parse_method(method)))]
+"""Terms that are added to the cross-entropy, such as ``vadd-kl+vat``."""
 
 
 class RunConfig(Section):
@@ -172,7 +173,7 @@ class RunConfig(Section):
     dataset: str
     data_dir: Path | None = None
     labels: Count | Literal["all"]
-    method: str
+    method: MethodName
     preset: PresetName
     seed: Whole
     data: Data
@@ -181,11 +182,6 @@ class RunConfig(Section):
     optimizer: Optimizer
     training: Training
     engine: Engine = Engine()
-
-    @field_validator("method")
-    @classmethod
-    def _known_terms(cls, method: str) -> str:
-        return "+".join(parse_method(method))
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
@@ -228,20 +224,20 @@ class RunConfig(Section):
         The folder of the data makes no difference, nor does what one of them leaves to the machine. A term that one of
         them lacks is one key, such as ``objective.terms.vat``.
         """
-        mine, others = (dict(_flat(config.model_dump(mode="json"))) for config in (self, other))
-        auto = {key for key in ("engine.precision", "engine.memory_format") if "'auto'" in (mine[key], others[key])}
-        different = {key for key, _ in mine.items() ^ others.items()} - {"data_dir"} - auto
-        chosen = self.objective.terms.chosen().keys() ^ other.objective.terms.chosen().keys()
-        whole = {f"objective.terms.{term}" for term in chosen}
-        return sorted({term if (term := key.rpartition(".")[0]) in whole else key for key in different})
+        mine, others = (config.model_dump(mode="json", exclude={"data_dir"}) for config in (self, other))
+        for key in ("precision", "memory_format"):
+            if "auto" in (mine["engine"][key], others["engine"][key]):
+                del mine["engine"][key], others["engine"][key]
+        return sorted(_different(mine, others))
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", repr(value)
+def _different(mine: Mapping[str, Any], others: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in mine.keys() | others.keys():
+        one, other = mine.get(key), others.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _different(one, other, f"{prefix}{key}.")
+        elif one != other:
+            yield f"{prefix}{key}"
 
 
 def parse_yaml(text: str | bytes, place: str) -> Any:

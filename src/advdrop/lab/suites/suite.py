@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
-from advdrop.lab.config.config import ConfigError, RunConfig, first_error, merged, parse_method, read_yaml, unknown_name
+from advdrop.lab.config.config import ConfigError, MethodName, RunConfig, first_error, merged, read_yaml, unknown_name
 from advdrop.lab.config.terms import Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
@@ -29,13 +29,13 @@ class Reported(NamedTuple):
     bold: bool
 
     @classmethod
-    def of(cls, text: str) -> Reported:
+    def of(cls, text: object) -> Reported:
         """Read a number of a suite.
 
         >>> Reported.of("**0.99 ± 0.07**")
         Reported(mean=0.99, std=0.07, bold=True)
         """
-        found = re.fullmatch(r"(\*\*)?(\d+\.\d+)(?: ± (\d+\.\d+))?(\*\*)?", text)
+        found = re.fullmatch(r"(\*\*)?(\d+\.\d+)(?: ± (\d+\.\d+))?(\*\*)?", str(text))
         if found is None or (found[1] is None) != (found[4] is None):
             raise ValueError(f"{text!r} is not a number such as 12.36, 0.99 ± 0.07 or **0.99 ± 0.07**")
         return cls(float(found[2]), float(found[3]) if found[3] else None, found[1] is not None)
@@ -53,24 +53,15 @@ class Column(Section):
     labels: Labels
 
 
-def _reported(values: Any) -> Any:
-    return {key: Reported.of(str(text)) for key, text in values.items()} if isinstance(values, dict) else values
-
-
 class Row(Section):
     """A method, or a number that the paper quotes."""
 
     name: str
-    method: str | None = None
+    method: MethodName | None = None
     preset: PresetName | None = Field(None, description="instead of the one that is asked for")
     settings: dict[str, Any] = Field({}, description="over the recipe and the protocol")
     quoted: str | None = Field(None, description="the work that the paper took the number from")
-    paper: Annotated[dict[str, Reported], BeforeValidator(_reported)] = Field({}, description="for each column")
-
-    @field_validator("method")
-    @classmethod
-    def _known(cls, method: str | None) -> str | None:
-        return None if method is None else "+".join(parse_method(method))
+    paper: dict[str, Annotated[Reported, BeforeValidator(Reported.of)]] = Field({}, description="for each column")
 
 
 class Protocol(Section):

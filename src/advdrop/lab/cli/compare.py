@@ -138,9 +138,8 @@ def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]) ->
     first = next(iter(cells.values()))
     title = f"{Path(first.config.dataset).name}, {first.config.labels} labels, {len(cells) // len(results)} seed(s)"
     summary, folder = f"{title}\n\n{results_table(results)}\n", first.path.parent
-    write_text(folder / "compare.md", summary)
     write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    written = "compare.md, compare.json"
+    written = "compare.json"
     if done := [record_of(RunDirectory.open(cell.path)) for cell in cells.values() if cell.finished]:
         write_text(folder / "report.html", page(results_of(done)))
         written += ", report.html"

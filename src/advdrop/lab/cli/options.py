@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from typer import Argument, Option
 
-from advdrop.lab.choices import DATASETS, MOST_SEEDS, Precision, PresetChoice, PresetName
-
-SUITES = [path.stem for path in (Path(__file__).parents[1] / "suites" / "paper").glob("*.yaml")]
+from advdrop.lab.choices import MOST_SEEDS, Precision, PresetChoice, PresetName
 
 
 def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
@@ -25,20 +22,6 @@ def _home(path: Path | None) -> Path | None:
 
 def _commas(texts: list[str]) -> list[str]:
     return [name for text in texts for name in text.split(",")]
-
-
-def _complete_method(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete the last term of a sum, or of a list of methods."""
-    from advdrop.lab.config.terms import METHODS
-
-    start = max(incomplete.rfind(mark) for mark in "+,") + 1
-    for name, method in METHODS.items():
-        if name.startswith(incomplete[start:]):
-            yield incomplete[:start] + name, str(method.__doc__)
-
-
-def _complete(names: Sequence[str]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 _what = partial(_option, panel="What is trained")
@@ -58,10 +41,7 @@ class Recipe:
     """The options that ``train`` and ``compare`` share."""
 
     dataset: str | None = _what(
-        None,
-        "Name of a data set (see advdrop data list), an .npz file or a folder of images.",
-        show_default="mnist5k",
-        autocompletion=_complete(DATASETS),
+        None, "Name (see advdrop data list), .npz file or folder of images.", show_default="mnist5k"
     )
     labels: str | None = _what(
         None, "Labels to use, equally many of each class, or 'all'.", metavar="<int|all>", show_default="100"
@@ -74,18 +54,9 @@ class Recipe:
         show_default="auto",
     )
     updates: int | None = _what(None, "Length of the training. All schedules are scaled to it.")
-    config: Path | None = _what(
-        None,
-        "YAML file with any part of a configuration, such as the config.yaml of a run.",
-        exists=True,
-        dir_okay=False,
-    )
-    set: list[str] = _what(
-        [], "Any other setting, such as network.delta=0.01. --dry-run shows all of them.", metavar="KEY=VALUE"
-    )
+    config: Path | None = _what(None, "YAML file with any of the settings.", exists=True, dir_okay=False)
+    set: list[str] = _what([], "Any setting, such as network.delta=0.01.", metavar="KEY=VALUE")
     data_dir: Path | None = _data_dir()
-    devices: int | None = _machine(None, "Number of processes on each machine. They share each batch.")
-    nodes: int | None = _machine(None, "Number of machines.")
     precision: Precision | None = _machine(
         None, "Number format. auto: bf16 if this machine has instructions for it, else 32.", show_default="32"
     )
@@ -100,8 +71,8 @@ class Train(Recipe):
     Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, and sums of them such
     as vadd-kl+vat.
 
-    Each data set has a recipe with all settings. A --config file overrides the recipe, the other options override the
-    file, and --set overrides everything.
+    Each data set has a recipe with all settings; --dry-run shows them. A --config file overrides the recipe, the other
+    options override the file, and --set overrides everything.
 
     Examples:
       advdrop train
@@ -115,12 +86,10 @@ class Train(Recipe):
     name: str | None = Argument(
         None, help="Name of the run, a folder in runs/.", show_default="DATASET-LABELS-METHOD-SEED"
     )
-    method: str | None = _what(
-        None, "Terms that are added to the cross-entropy.", show_default="vadd-qe", autocompletion=_complete_method
-    )
-    seed: int | None = _what(
-        None, "Seed of the labels, the initial weights, the order of the images and the noise.", show_default="0"
-    )
+    method: str | None = _what(None, "Terms that are added to the cross-entropy.", show_default="vadd-qe")
+    seed: int | None = _what(None, "Seed of everything that is random.", show_default="0")
+    devices: int | None = _machine(None, "Number of processes on each machine. They share each batch.")
+    nodes: int | None = _machine(None, "Number of machines.")
     force: bool = _option(False, "Replace the run of the same name.", "--force", panel="Files")
     out: Path | None = _file(None, "Run directory, instead of runs/NAME.")
     resume: Path | None = _file(None, "Continue the run in this directory, with its configuration.")
@@ -140,11 +109,7 @@ class Compare(Recipe):
     """
 
     methods: list[str] = _what(
-        ["dropout", "pi", "vadd-qe"],
-        "Methods, separated by commas.",
-        metavar="METHODS",
-        callback=_commas,
-        autocompletion=_complete_method,
+        ["dropout", "pi", "vadd-qe"], "Methods, separated by commas.", metavar="METHODS", callback=_commas
     )
     seeds: int = _seeds(1, "Number of runs of each method, with seeds 0, 1, ...")
     out: Path | None = _file(None, "Folder of the run directories.", show_default="runs/compare-DATASET-LABELS")
@@ -166,11 +131,7 @@ class Reproduce:
       advdrop reproduce figure2
     """
 
-    suite: str | None = Argument(
-        None,
-        help="A table or a figure, or a YAML file of your own.",
-        autocompletion=_complete([*SUITES, "figure2", "figure3", "theory"]),
-    )
+    suite: str | None = Argument(None, help="A table or a figure, or a YAML file of your own.")
     protocol: str = _what("short", "Length of the runs. paper: as in the paper. short: for two CPU cores.")
     preset: PresetName = _what("paper", "Where the settings come from, see advdrop train --help.")
     only: list[str] = _names("Rows of the table, separated by commas.", metavar="ROWS", show_default="all")
@@ -217,7 +178,6 @@ class Evaluate:
     run: Path = Argument(..., help="Directory of a finished run.")
     data_dir: Path | None = _moved()
     dataset: str | None = _option(None, "Path of your own data, if they were moved.", panel="Files")
-    json: bool = _option(False, "Print JSON.", "--json")
 
 
 @dataclass(kw_only=True)
@@ -226,20 +186,12 @@ class Explain:
 
     Examples:
       advdrop explain runs/mnist5k-100-vadd-qe-0 --image 7
-      advdrop explain runs/first --image 7 --target label --delta 0.05 -o seven.svg
+      advdrop explain runs/first --image 7 -o seven.svg
     """
 
     run: Path = Argument(..., help="Directory of a finished run.")
     data_dir: Path | None = _moved()
-    dataset: str | None = _option(None, "Path of your own data, if they were moved.", panel="Files")
     image: int = _option(0, "Number of the test image, from 0 on.")
-    target: Literal["output", "label"] | None = _option(
-        None,
-        "What the mask moves the output away from: the output without flips (VAdD), or the label (SAdD).",
-        show_default="that of the method",
-    )
-    delta: float | None = _option(None, "Share of the units that may be flipped.", show_default="that of the run")
-    seed: int = _option(0, "Seed of the sampled mask.")
     out: Path | None = _file(None, "Figure to write.", "--out", "-o", show_default="explain-IMAGE.svg")
 
 
@@ -254,8 +206,6 @@ class Audit:
 
     runs: list[Path] = Argument(..., help="Directories of finished runs, or folders of them.")
     images: int = _option(500, "Number of test images, from the first one on.", min=1)
-    budgets: str = _option("1,2,4,8,16,32,64", "Numbers of lost units, separated by commas.")
-    draws: int = _option(10, "Number of random masks for each number of lost units.")
     json: bool = _option(False, "Print JSON.", "--json")
     out: Path = _file(Path("audit.svg"), "Figure to write.", "--out", "-o")
     data_dir: Path | None = _moved()
@@ -289,7 +239,7 @@ class DataGet:
       advdrop data get mnist
     """
 
-    dataset: str = Argument(..., help="Name of a data set.", autocompletion=_complete(DATASETS))
+    dataset: str = Argument(..., help="Name of a data set.")
     data_dir: Path | None = _data_dir()
 
 
@@ -301,5 +251,5 @@ class DataCheck:
       advdrop data check my-images/
     """
 
-    dataset: str = Argument(..., help="A name, an .npz file or a folder.", autocompletion=_complete(DATASETS))
+    dataset: str = Argument(..., help="Name, .npz file or folder of images.")
     data_dir: Path | None = _data_dir()

@@ -95,9 +95,6 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 def run_evaluate(options: Evaluate) -> int:
     """Measure the test error of a finished run again."""
     found = evaluate_run(options.run, options.data_dir, options.dataset)
-    if options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-        return 0
     print(f"test error {found['test_error_percent']:.2f} % of {found['images']:,} images ", end="")
     print(f"(recorded: {found['recorded_test_error_percent']:.2f} %)")
     width = max(map(len, found["class_error_percent"]))
@@ -108,8 +105,6 @@ def run_evaluate(options: Evaluate) -> int:
 
 def run_audit(options: Audit) -> int:
     """Audit the networks of some runs and compare them in a table and a figure."""
-    if not all(part.strip().isdecimal() for part in options.budgets.split(",")):
-        raise ValueError(f"--budgets takes numbers of units, separated by commas, got {options.budgets!r}")
     runs = runs_in(options.runs)
     methods = [run.config.method for run in runs]
     names = methods if len({*methods}) == len(runs) else [run.path.name for run in runs]
@@ -131,30 +126,19 @@ def audit_run(run: RunDirectory, name: str, options: Audit) -> audit.Audit:
     network, data, preprocess = trained(run.path, options.data_dir)
     x, y = data.test.x[: options.images], data.test.y[: options.images]
     batches = ((preprocess(part), labels) for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True))
-    budgets = [int(part) for part in options.budgets.split(",")]
     with tqdm(total=len(x), desc=name, unit="image", leave=False, disable=None) as bar:
         tell = lambda done: bar.update(done - bar.n)  # noqa: E731
-        return audit.audit(
-            main_network(network), batches, budgets=budgets, draws=options.draws, name=name, progress=tell
-        )
+        return audit.audit(main_network(network), batches, name=name, progress=tell)
 
 
 def run_explain(options: Explain) -> int:
     """Draw what the mask search does with one test image."""
-    network, data, preprocess = trained(options.run, options.data_dir, options.dataset)
+    network, data, preprocess = trained(options.run, options.data_dir)
     if not 0 <= options.image < len(data.test):
         raise ValueError(f"--image must be from 0 to {len(data.test) - 1}, got {options.image}")
     x, label = preprocess(data.test.x[options.image : options.image + 1])[0], int(data.test.y[options.image])
-    found = explain.explain(
-        main_network(network),
-        x,
-        label,
-        target=options.target,
-        delta=options.delta,
-        seed=options.seed,
-        classes=data.classes,
-        title=f"Test image {options.image} of {data.name}: {data.classes[label]}",
-    )
+    title = f"Test image {options.image} of {data.name}: {data.classes[label]}"
+    found = explain.explain(main_network(network), x, label, classes=data.classes, title=title)
     units = ", ".join(map(str, found.flips[:LISTED])) or "none"
     more = f" and {len(found.flips) - LISTED} more" if len(found.flips) > LISTED else ""
     out = options.out or Path(f"explain-{options.image}.svg")

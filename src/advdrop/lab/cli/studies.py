@@ -12,7 +12,7 @@ from rich.console import Console
 
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.cli.reproduce import add
-from advdrop.lab.config.config import unknown_name
+from advdrop.lab.config.config import check_known
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import places, side_by_side
 from advdrop.lab.engine.jobs import available_cores
@@ -72,9 +72,8 @@ def theory(options: Reproduce) -> list[Measurement]:
 def autoencoders(options: Reproduce) -> list[Measurement]:
     """Return the measurements of the autoencoders that were asked for, and train those that are missing."""
     names, rows = options.columns or ["mnist5k"], options.only or list(VARIANTS)
-    for option, given, known in (("--columns", names, DATASETS), ("--only", rows, VARIANTS)):
-        if unknown := [name for name in given if name not in known]:
-            raise ValueError(f"{option} has {unknown_name(unknown[0], known)}")
+    check_known("--columns has", names, DATASETS)
+    check_known("--only has", rows, VARIANTS)
     tasks = []
     for name in names:
         load(name, options.data_dir, download=not options.dry_run, progress=not options.quiet)  # an error comes first

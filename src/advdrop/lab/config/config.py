@@ -266,9 +266,8 @@ def parse_method(method: str) -> tuple[str, ...]:
     """
     names = ("dropout", *METHODS)
     parts = tuple(part.strip().lower().replace("_", "-") for part in method.split("+"))
+    check_known("method has", parts, names)
     for part in parts:
-        if part not in names:
-            raise ConfigError(f"method has {unknown_name(part, names)}; add terms with +, such as vadd-kl+vat")
         if parts.count(part) > 1:
             raise ConfigError(f"method={method!r} has {part} twice; set its weight instead")
     if "dropout" in parts and len(parts) > 1:
@@ -336,7 +335,8 @@ def explain(error: ValidationError) -> str:
         case "extra_forbidden":
             return f"there is no option {key}{_nearest(loc)}; advdrop train --dry-run lists all"
         case "union_tag_invalid":
-            return f"{key}.name is {unknown_name(str(first['ctx']['tag']), NETWORKS)}"
+            name, hint = first["ctx"]["tag"], did_you_mean(first["ctx"]["tag"], NETWORKS)
+            return f"{key}.name is {name!r}, which is unknown{hint}; there are {listed(NETWORKS)}"
         case "union_tag_not_found":
             return f"{key}.name is missing; there are {listed(NETWORKS)}"
         case "missing":
@@ -365,13 +365,12 @@ def _nearest(loc: Sequence[str]) -> str:
     return did_you_mean(loc[-1], [field.alias or name for name, field in kind.model_fields.items()])
 
 
-def unknown_name(name: str, known: Iterable[str]) -> str:
-    """Return a complaint with a suggestion.
-
-    >>> unknown_name("vad-kl", ["vadd-kl", "vat"])
-    "'vad-kl', which is unknown (did you mean vadd-kl?); there are vadd-kl, vat"
-    """
-    return f"{reprlib.repr(name)}, which is unknown{did_you_mean(name, known)}; there are {listed(known)}"
+def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a ConfigError about the first name that is not known, with a suggestion."""
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"{what} {reprlib.repr(name)}, which is unknown{hint}; there are {listed(known)}")
 
 
 def listed(names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
-from advdrop.lab.config.config import ConfigError, MethodName, RunConfig, first_error, merged, read_yaml, unknown_name
+from advdrop.lab.config.config import ConfigError, MethodName, RunConfig, check_known, first_error, merged, read_yaml
 from advdrop.lab.config.terms import Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
@@ -100,15 +100,14 @@ class Suite(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
-        named: list[tuple[str, Collection[str], Collection[str]]]
-        named = [("compare has row", pair, self.rows) for pair in self.compare]
-        named += [(f"rows.{key}.paper has column", row.paper, self.columns) for key, row in self.rows.items()]
-        named += [(f"protocols.{key}.columns has", one.columns, self.columns) for key, one in self.protocols.items()]
-        for what, given, known in named:
-            if unknown := [name for name in given if name not in known]:
-                raise ValueError(f"{what} {unknown_name(unknown[0], known)}")
-        if lost := [key for key, row in self.rows.items() if row.method is None and row.quoted is None]:
-            raise ValueError(f"rows.{lost[0]} has neither a method nor a source that it is quoted from")
+        for pair in self.compare:
+            check_known("compare has row", pair, self.rows)
+        for key, protocol in self.protocols.items():
+            check_known(f"protocols.{key}.columns has", protocol.columns, self.columns)
+        for key, row in self.rows.items():
+            check_known(f"rows.{key}.paper has column", row.paper, self.columns)
+            if row.method is None and row.quoted is None:
+                raise ValueError(f"rows.{key} has neither a method nor a source that it is quoted from")
         names = [*self.columns, *self.rows, *self.protocols]
         if bad := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
             raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters, digits and . + -")
@@ -119,7 +118,7 @@ class Suite(Section):
         """Return the suite of this name, or in this YAML file."""
         path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
         if not path.is_file():
-            raise ConfigError(f"suite {unknown_name(name, suites())}; a file of your own ends in .yaml")
+            check_known("suite", [name], suites())
         values = read_yaml(path, "suite")
         try:
             return cls.model_validate({"key": path.stem, **values})
@@ -138,8 +137,7 @@ class Suite(Section):
 
     def protocol(self, name: str) -> Protocol:
         """Return a protocol by its name."""
-        if name not in self.protocols:
-            raise ConfigError(f"protocol {unknown_name(name, self.protocols)}")
+        check_known("protocol", [name], self.protocols)
         return self.protocols[name]
 
     def cells(
@@ -151,11 +149,9 @@ class Suite(Section):
         """
         methods = {name for name in only if name not in self.rows}
         rows = [key for key in self.trained if not only or key in only or self.rows[key].method in methods]
-        known = {*self.trained, *(self.rows[key].method for key in self.trained)}
-        if unknown := [name for name in only if name not in known]:
-            raise ConfigError(f"--only has {unknown_name(unknown[0], self.trained)}")
-        if unknown := [name for name in columns if name not in self.columns]:
-            raise ConfigError(f"--columns has {unknown_name(unknown[0], self.columns)}")
+        known = dict.fromkeys([*self.trained, *(str(self.rows[key].method) for key in self.trained)])
+        check_known("--only has", only, known)
+        check_known("--columns has", columns, self.columns)
         for seed in range(self.protocol(protocol).seeds if seeds is None else seeds):
             for column in columns or self.columns:
                 for row in rows:

@@ -136,14 +136,14 @@ def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]) ->
         if not isinstance(outcome := outcomes[key], Exception):
             results[key[0]].append(outcome)
     first = next(iter(cells.values()))
-    title = f"{Path(first.config.dataset).name}, {first.config.labels} labels, {len(cells) // len(results)} seed(s)"
-    summary, folder = f"{title}\n\n{results_table(results)}\n", first.path.parent
+    folder, config, seeds = first.path.parent, first.config, len(cells) // len(results)
     write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     written = "compare.json"
     if done := [record_of(RunDirectory.open(cell.path)) for cell in cells.values() if cell.finished]:
         write_text(folder / "report.html", page(results_of(done)))
         written += ", report.html"
-    print(f"\n{summary}\nwritten to {folder}: {written} and a run directory for each run")
+    print(f"\n{Path(config.dataset).name}, {config.labels} labels, {seeds} seed{'s' if seeds > 1 else ''}\n")
+    print(f"{results_table(results)}\n\nwritten to {folder}: {written} and a run directory for each run")
 
 
 def results_table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

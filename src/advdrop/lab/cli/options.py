@@ -28,7 +28,7 @@ _what = partial(_option, panel="What is trained")
 _names = partial(_what, [], callback=_commas)
 _seeds = partial(_what, min=1, max=MOST_SEEDS)
 _machine = partial(_option, panel="Machine")
-_jobs = partial(_machine, None, "Runs at a time.", min=1, max=1000, show_default="what cores and memory allow")
+_jobs = partial(_machine, None, "Number of runs at a time.", min=1, max=1000, show_default="as cores and memory allow")
 _file = partial(_option, panel="Files", callback=_home)
 _data_dir = partial(_file, None, "Folder of the data files.", show_default="$ADVDROP_DATA, else a cache folder")
 _moved = partial(_file, None, "Folder of the data files, if they were moved.")
@@ -41,10 +41,10 @@ class Recipe:
     """The options that ``train`` and ``compare`` share."""
 
     dataset: str | None = _what(
-        None, "Name (see advdrop data list), .npz file or folder of images.", show_default="mnist5k"
+        None, "Name (advdrop data list shows them), .npz file or folder of images.", show_default="mnist5k"
     )
     labels: str | None = _what(
-        None, "Labels to use, equally many of each class, or 'all'.", metavar="<int|all>", show_default="100"
+        None, "Number of labels to use, equally many of each class, or 'all'.", metavar="<int|all>", show_default="100"
     )
     preset: PresetChoice | None = _what(
         None,
@@ -53,9 +53,9 @@ class Recipe:
         "for all others.",
         show_default="auto",
     )
-    updates: int | None = _what(None, "Length of the training. All schedules are scaled to it.")
+    updates: int | None = _what(None, "Number of weight updates. All schedules are scaled to it.")
     config: Path | None = _what(None, "YAML file with any of the settings.", exists=True, dir_okay=False)
-    set: list[str] = _what([], "Any setting, such as network.delta=0.01.", metavar="KEY=VALUE")
+    set: list[str] = _what([], "Any setting, such as network.delta=0.01. Can be repeated.", metavar="KEY=VALUE")
     data_dir: Path | None = _data_dir()
     precision: Precision | None = _machine(
         None, "Number format. auto: bf16 if this machine has instructions for it, else 32.", show_default="32"
@@ -66,7 +66,7 @@ class Recipe:
 
 @dataclass(kw_only=True)
 class Train(Recipe):
-    """Train one network.
+    """Train one network, and write its configuration, metrics and weights to a folder.
 
     Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, and sums of them such
     as vadd-kl+vat.
@@ -137,9 +137,9 @@ class Reproduce:
     only: list[str] = _names("Rows of the table, separated by commas.", metavar="ROWS", show_default="all")
     columns: list[str] = _names("Columns of the table, separated by commas.", metavar="COLUMNS", show_default="all")
     seeds: int | None = _seeds(
-        None, "Number of runs of each row and column, with seeds 0, 1, ...", show_default="that of the protocol"
+        None, "Number of runs of each method, with seeds 0, 1, ...", show_default="that of the protocol"
     )
-    missing: bool = _what(False, "Leave out runs that have a record.", "--missing")
+    missing: bool = _what(False, "Leave out runs that have a record already.", "--missing")
     jobs: int | None = _jobs()
     scheduler: str | None = _machine(
         None, "Address of a Dask scheduler. Its workers do the runs and must see the same folders."
@@ -153,7 +153,7 @@ class Reproduce:
 
 @dataclass(kw_only=True)
 class Report:
-    """Write results to one page: tables with the numbers of the paper, statistics, curves, and the commands to repeat.
+    """Write results to one page: tables with the numbers of the paper, statistics, curves, and commands to repeat them.
 
     Examples:
       advdrop report results

@@ -39,7 +39,7 @@ class Data(Section):
     zca: bool = Field(False, description="ZCA whitening, fitted on training images")
     zca_regularizer: Positive = Field(1e-5, description="added to the eigenvalues, under the root")
     pad_crop: Whole = Field(0, description="pixels of random translation; 0 for none")
-    padding: Padding = Field("reflect", description="what is padded with")
+    padding: Padding = Field("reflect", description="what images are padded with")
     flip: bool = Field(False, description="mirror images at random")
     noise: NotNegative = Field(0.0, description="standard deviation of Gaussian noise on each view")
     overlap: bool = Field(True, description="the unlabeled stream has the labeled images too")
@@ -56,7 +56,7 @@ class Network(Section):
 
 
 class MnistCnn(Network):
-    """Table B.1."""
+    """The network of Table B.1, for MNIST."""
 
     name: Literal["mnist-cnn"] = "mnist-cnn"
     kernel: Count = Field(3, description="size of the kernels; the paper prints 1")
@@ -65,7 +65,7 @@ class MnistCnn(Network):
 
 
 class ConvLarge(Network):
-    """Table B.2."""
+    """The network of Table B.2, for SVHN and CIFAR-10."""
 
     name: Literal["conv-large"] = "conv-large"
     norm: Norm = Field("batch", description="after each convolution")
@@ -78,14 +78,14 @@ class ConvLarge(Network):
 
 
 class NetworkInNetwork(Network):
-    """Lin et al. (2013)."""
+    """Network in Network (Lin et al., 2013)."""
 
     name: Literal["network-in-network"] = "network-in-network"
     dropout: Share = Field(0.5, description="DROP probability after the poolings")
 
 
 class AllCnn(Network):
-    """Springenberg et al. (2014)."""
+    """All-CNN (Springenberg et al., 2014)."""
 
     name: Literal["all-cnn"] = "all-cnn"
     input_dropout: Share = Field(0.2, description="DROP probability of the input")
@@ -93,7 +93,7 @@ class AllCnn(Network):
 
 
 class Highway(Network):
-    """Srivastava et al. (2015)."""
+    """Highway network (Srivastava et al., 2015)."""
 
     name: Literal["highway"] = "highway"
     dropout: Share = Field(0.2, description="DROP probability of the input and after the poolings")
@@ -150,8 +150,8 @@ class Training(Section):
 class Engine(Section):
     """The machine and how it computes."""
 
-    accelerator: str = Field("auto", description="auto, cpu, gpu: Lightning's names")
-    devices: Count = Field(1, description="processes on this machine")
+    accelerator: str = Field("auto", description="auto, cpu or gpu, or another name that Lightning knows")
+    devices: Count = Field(1, description="processes on each machine")
     nodes: Count = Field(1, description="machines")
     precision: Annotated[Precision, BeforeValidator(str)] = Field(  # YAML reads 32 as a number
         "32", description="number format of the passes; auto: bf16 if this machine has instructions for it"

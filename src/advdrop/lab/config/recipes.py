@@ -103,15 +103,15 @@ def resolve(
         dataset: the name of a source, or a path. A path gets the recipe for examples of its shape.
         shape: the shape of one example.
         examples: the number of training examples. In supervised learning an epoch sees each of them once.
-        labels: how many labels are kept, or ``"all"``.
+        labels: how many labels are used, or ``"all"``.
         method: terms added with ``+``.
         preset: the choices that the paper leaves open. ``"auto"``: those of the paper for its data sets, the robust
             ones for all others.
         seed: the seed of the split, the initialization, the order and the noise.
         updates: the length of the training, if not that of the recipe.
         data_dir: the folder of the data files.
-        half_labeled: whether some training examples never had a label, so that all labels are not all examples.
-        settings: nested values that win over the recipe, such as ``{"training": {"updates": 100}}``.
+        half_labeled: whether some training examples have no label, so that even ``"all"`` leaves unlabeled ones.
+        settings: nested values that override the recipe, such as ``{"training": {"updates": 100}}``.
     """
     if preset == "auto":
         preset = "paper" if dataset in PAPERS_OWN else "robust"
@@ -121,7 +121,7 @@ def resolve(
     settings = settings or {}
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir"} & settings.keys():
-        raise ConfigError(f"{min(doubled)} is not one of the settings; it is given by itself")
+        raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
     supervised = labels == "all" and not half_labeled
     recipe = merged(
         {"data": {"overlap": preset == "authors"}},  # the paper does not use the labeled images as unlabeled ones

@@ -75,7 +75,7 @@ class At(Method):
 
     epsilon: Positive = Field(0.1, description="radius of the ball")
     norm: Ball = Field("linf", description="norm of the ball")
-    noise: Noise = Field("independent", description="noise of the pass")
+    noise: Noise = Field("independent", description="noise of the pass, or that of the clean pass (shared)")
 
 
 class Vat(Method):
@@ -86,7 +86,7 @@ class Vat(Method):
     epsilon: Positive = Field(2.0, description="length of the perturbation")
     xi: Positive = Field(1e-2, description="step of the finite difference")
     iterations: Count = Field(1, description="power iterations")
-    noise: Noise = Field("independent", description="noise of the passes")
+    noise: Noise = Field("independent", description="noise of the passes, or that of the clean pass (shared)")
 
 
 class Pi(Method):
@@ -131,10 +131,10 @@ class AdversarialDropoutOptions(Method):
     ramped: bool = Field(True, description="whether the weight is ramped up")
     search: Literal["first-order", "iterated", "probe", "random"] = Field("first-order", description="mask search")
     steps: Count = Field(4, description="Jacobians of the iterated search")
-    order: Order = Field("largest", description="gains taken first; the paper prints 'smallest'")
+    order: Order = Field("largest", description="which gains are taken first; the paper prints 'smallest'")
     ties: Ties = Field("exact", description="what happens to equal gains; the released code drops them")
     budget: BudgetOf = Field("layer", description="one budget for each layer, or one shared by all")
-    noise: Noise = Field("independent", description="noise of the adversarial pass")
+    noise: Noise = Field("independent", description="noise of the adversarial pass, or that of the clean pass (shared)")
 
     @model_validator(mode="after")
     def _order_fits_search(self) -> AdversarialDropoutOptions:
@@ -161,7 +161,7 @@ class Sadd(AdversarialDropoutOptions):
     semi_supervised = False
     term = "SAdD"
 
-    noise: Noise = Field("shared", description="noise of the adversarial pass")
+    noise: Noise = Field("shared", description="noise of the adversarial pass, or that of the clean pass (shared)")
 
 
 class VirtualOptions(AdversarialDropoutOptions):

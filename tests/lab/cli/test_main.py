@@ -16,6 +16,7 @@ import advdrop
 from advdrop.lab.cli import train
 from advdrop.lab.cli.main import main
 from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.sources import SOURCES, load
 from advdrop.lab.engine import RunDirectory
 from advdrop.lab.engine.run import StoppedError
@@ -66,6 +67,12 @@ def test_every_command_explains_itself(command, capsys):
     assert (code, err) == (0, "")
     assert "Usage: advdrop" in out
     assert not re.search(r"default: (None|False|\[\])", out)
+
+
+def test_the_help_of_train_names_every_method(capsys):
+    out = advdrop_says(capsys, "train", "--help")[1]
+    named = out.partition("Methods: ")[2].partition(" and sums")[0]
+    assert {word.strip(", ") for word in named.split()} == {"dropout", *METHODS}
 
 
 def test_version(capsys):

@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,17 @@ def test_a_suite_becomes_records_a_table_and_a_page(suite, capsys, tmp_path):
     assert record.config["data_dir" if "data_dir" in record.config else "seed"] == 0  # no path of this machine
     assert str(tmp_path) not in files[0].read_text()
     assert "<title>A small suite" in (tmp_path / "runs/reproduce/small-short-paper.html").read_text()
+
+
+def test_runs_on_data_with_an_absolute_path_are_in_the_folder_of_the_runs(suite, tmp_path):
+    y = np.arange(90) % 3
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "own.npz"
+    np.savez(path, x_train=np.eye(3)[y], y_train=y, x_test=np.eye(3), y_test=np.arange(3))
+    Path(suite).write_text(Path(suite).read_text().replace("dataset: digits", f"dataset: {path}"))
+    assert main(["reproduce", suite, "--jobs", "1", "--only", "dropout", "--seeds", "1", "--quiet"]) == 0
+    assert len(list(Path("runs/reproduce").glob("own-30-dropout-0-*/result.json"))) == 1
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_second_time_everything_is_read_and_repeats_the_records(suite, capsys):

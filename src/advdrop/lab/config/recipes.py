@@ -14,7 +14,7 @@ from advdrop.lab.config.config import ConfigError, RunConfig, merged, parse_meth
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import UNLABELED, DataSet
 from advdrop.lab.models.build import default_network
-from advdrop.presets import PRESETS, Preset
+from advdrop.presets import PRESETS
 
 Values = Mapping[str, Any]
 
@@ -117,8 +117,8 @@ def resolve(
         preset = "paper" if dataset in PAPERS_OWN else "robust"
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
+    choices, settings = PRESETS[preset], settings or {}
     terms = [term for term in parse_method(method) if term != "dropout"]
-    settings = settings or {}
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
@@ -129,11 +129,17 @@ def resolve(
         robust(shape) if preset == "robust" else {},
         AUTHORS.get(dataset, {}) if preset == "authors" else {},
         AUTHORS_ALL_LABELS.get(dataset, {}) if preset == "authors" and labels == "all" else {},
-        {"network": {"scale": PRESETS[preset].scale}},
+        {"network": {"scale": choices.scale}},
     )
-    known = recipe.pop("terms", {})
-    options = {term: merged(_choices(PRESETS[preset], term), known.get(term, {})) for term in terms}
-    recipe = merged(recipe, {"objective": {"terms": options, **_objective(PRESETS[preset], terms, supervised)}})
+    known, options = recipe.pop("terms", {}), {}
+    chosen = {"order": choices.order, "ties": choices.ties, "reversed_search": choices.reversed_search}
+    for term in terms:
+        own = {key: value for key, value in chosen.items() if key in METHODS[term].model_fields}
+        options[term] = own | known.get(term, {})
+    semi_supervised = not supervised and any(METHODS[term].semi_supervised for term in terms)
+    entropy = choices.entropy if semi_supervised and "entropy" not in terms else 0.0
+    objective = {"terms": options, "entropy": entropy, "updating": sorted(choices.updating)}
+    recipe = merged(recipe, {"objective": objective})
     if supervised:
         recipe = merged(recipe, _supervised(recipe, examples))
     wanted = settings.get("network")
@@ -195,19 +201,6 @@ def robust(shape: Sequence[int]) -> Values:
         "optimizer": {"learning_rate": 0.002, "ramp_down": 0.3},
         "training": {"labeled": 32, "unlabeled": 64},
     }
-
-
-def _choices(preset: Preset, term: str) -> Values:
-    """Return the preset's choices for a term."""
-    chosen: dict[str, Any] = {"order": preset.order, "ties": preset.ties, "reversed_search": preset.reversed_search}
-    return {key: value for key, value in chosen.items() if key in METHODS[term].model_fields}
-
-
-def _objective(preset: Preset, terms: Sequence[str], supervised: bool) -> Values:
-    """Return the preset's choices for the whole objective."""
-    semi_supervised = not supervised and any(METHODS[term].semi_supervised for term in terms)
-    added = preset.entropy if semi_supervised and "entropy" not in terms else 0.0
-    return {"entropy": added, "updating": sorted(preset.updating)}
 
 
 def _supervised(recipe: Values, examples: int) -> Values:

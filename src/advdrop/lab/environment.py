@@ -30,10 +30,13 @@ def commit(package: Path = Path(advdrop.__file__).parent) -> str | None:
     if not (root / ".git").exists() or not (root / "pyproject.toml").exists():
         return None  # installed; a repository around it is another project's
     try:
-        head = _git(root, "rev-parse", "HEAD")
-        return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no", "src") else "")
+        head, changes = (
+            subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=True, timeout=10).stdout
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "src"])
+        )
     except (OSError, subprocess.SubprocessError):
         return None
+    return head.strip() + ("+changes" if changes else "")
 
 
 def machine() -> dict[str, Any]:
@@ -43,11 +46,6 @@ def machine() -> dict[str, Any]:
     if torch.cuda.is_available():
         found["accelerators"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return found
-
-
-def _git(root: Path, *command: str) -> str:
-    done = subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=True, timeout=10)
-    return done.stdout.strip()
 
 
 def _processor() -> str:

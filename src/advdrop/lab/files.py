@@ -36,8 +36,10 @@ def written(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, whole or not at all."""
+def write_text(path: Path, text: str, parents: bool = False) -> None:
+    """Write a text file in UTF-8, whole or not at all; ``parents`` makes its folders if they do not exist."""
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
     with written(path) as file:
         file.write(text.encode())
 

@@ -54,7 +54,7 @@ def test_autoencoders_become_measurements_figures_and_a_page(capsys):
     # The second figure is made of the same autoencoders, and nothing is trained again.
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("autoencoder-*.json")}
     assert main(["reproduce", "figure3", *words]) == 0
-    assert "as in results/autoencoder/digits/dropout-0.json" in capsys.readouterr().out
+    assert "the same as in results/autoencoder/digits/dropout-0.json" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("autoencoder-*.json")}
     assert len(list(Path("runs/reproduce").glob("figure3-digits-*.svg"))) == 2
 
@@ -77,7 +77,7 @@ def test_the_theorem_becomes_a_measurement_and_figures(capsys):
     assert found.series["training/parameter"] == [0.0, 0.1]
     assert len(list(Path("runs/reproduce").glob("theory-diabetes-*.svg"))) == 5
     assert main(["reproduce", "theory"]) == 0
-    assert "as in results/linear-regression/diabetes/paths-0.json" in capsys.readouterr().out
+    assert "the same as in results/linear-regression/diabetes/paths-0.json" in capsys.readouterr().out
 
 
 def test_dry_runs_write_nothing(capsys):
@@ -139,15 +139,14 @@ def test_an_image_is_explained(run, capsys):
     root = ElementTree.parse("explain-3.svg").getroot()
     assert root.tag.endswith("svg")
     first = Path("explain-3.svg").read_text()
-    assert main(["explain", str(run), "--image", "3", "--seed", "1", "-o", "other/three.svg"]) == 0
-    assert Path("other/three.svg").read_text() != first
+    assert main(["explain", str(run), "--image", "4", "-o", "other/four.svg"]) == 0
+    assert Path("other/four.svg").read_text() != first
 
 
 def test_what_cannot_be_explained_is_told(run, capsys):
     for typed, message in (
         ([str(run), "--image", "99999"], "--image must be from 0 to"),
         (["nowhere"], "nowhere is not a run"),
-        ([str(run), "--target", "weather"], "--target"),
     ):
         assert main(["explain", *typed]) == 2
         assert message in capsys.readouterr().err
@@ -158,12 +157,12 @@ def test_runs_are_audited_side_by_side(run, capsys):
     typed = ["train", "other", "--dataset", "digits", "--labels", "50", "--updates", "5", "--quiet", "--method", "pi"]
     assert main(typed) == 0
     capsys.readouterr()
-    assert main(["audit", str(run), "runs/other", "--images", "30", "--budgets", "1,4", "--draws", "2"]) == 0
+    assert main(["audit", str(run), "runs/other", "--images", "30"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"\| units lost \| vadd-qe: worst +\| vadd-qe: random +\| pi: worst", said)
     assert re.search(r"^\| 4 +\| ", said, re.MULTILINE)
     ElementTree.parse("audit.svg")
-    assert main(["audit", "runs", "--images", "10", "--budgets", "1", "--json"]) == 0
+    assert main(["audit", "runs", "--images", "10", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert {value["name"] for value in values} == {"vadd-qe", "pi"}
     assert len(values[0]["fewest"]) == 10
@@ -173,7 +172,6 @@ def test_what_cannot_be_audited_is_told(run, capsys):
     for typed, message in (
         ([str(run), "--images", "0"], "'--images': Input should be greater than or equal to 1, got '0'"),
         (["nowhere"], "nowhere is not a run"),
-        ([str(run), "--budgets", "-3"], "budgets"),
     ):
         assert main(["audit", *typed]) != 0
         assert message in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_what_may_be_chance_is_not_trusted(monkeypatch):
     held = len(found._tested)
     monkeypatch.setattr(Companion, "skill", lambda self: 0.8)
     error = (0.85 * 0.15 / held) ** 0.5 / 0.75  # four classes: an accuracy of 0.85
-    assert found.trust() == pytest.approx((0.8 - error) ** 2)
+    assert found.trust(found.skill()) == pytest.approx((0.8 - error) ** 2)
 
 
 def test_a_resumed_blend_is_bit_identical(tmp_path):

@@ -2,8 +2,7 @@ import pytest
 
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.rundir import RunError
-from advdrop.lab.records.record import ERROR, Place, curve_of, read_record, record_of
-from advdrop.lab.suites.suite import Key
+from advdrop.lab.records.record import ERROR, curve_of, read_record, record_of
 from runs import rings, tiny
 
 
@@ -32,7 +31,8 @@ def test_a_record_says_what_the_run_directory_says(run, tmp_path):
 
 
 def test_a_record_has_its_place_in_a_suite_and_the_digest_knows_it(run):
-    loose, placed = record_of(run), record_of(run, Place("table1", "short", "authors", Key("1000", "vadd-kl", 0)))
+    place = {"suite": "table1", "protocol": "short", "preset": "authors", "column": "1000", "row": "vadd-kl"}
+    loose, placed = record_of(run), record_of(run, **place)
     assert placed.name == "table1 short authors 1000 vadd-kl seed 0"
     assert (placed.preset, placed.config["preset"]) == ("authors", "paper")
     assert placed.digest != loose.digest

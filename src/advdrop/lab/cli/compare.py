@@ -1,24 +1,26 @@
-"""``advdrop compare``."""
+"""``advdrop compare``, and what it shares with ``advdrop reproduce``."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advdrop.lab.cli.grid import parse_jobs, plan, refuse_others
+import torch
+
 from advdrop.lab.cli.options import Compare
-from advdrop.lab.cli.prepare import config_of, dataset_of, values_of
+from advdrop.lab.cli.train import config_of, dataset_of, values_of
 from advdrop.lab.config.config import ConfigError, RunConfig, overrides, parse_method
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.devices import resolve_auto, resumed_config
-from advdrop.lab.engine.jobs import Outcome, jobs_of, run_cells
+from advdrop.lab.engine.estimate import estimate
+from advdrop.lab.engine.jobs import Jobs, Outcome, jobs_of, run_cells
+from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import StoppedError, split_of
-from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.engine.training import DivergedError
+from advdrop.lab.engine.rundir import RunDirectory, RunError
 from advdrop.lab.engine.worker import Cell, Result
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
@@ -26,28 +28,27 @@ from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.html import page
 from advdrop.lab.report.text_table import table
 
-Key = tuple[str, ...]
+Key = tuple[str, int]
 """The method and the seed of a run."""
 
 
 def run_compare(options: Compare) -> int:
     """Train several methods on the same splits."""
-    jobs_wanted, values = parse_jobs(options.jobs), values_of(options)
+    values = values_of(options)
     data = dataset_of(values, options)
     cells = cells_of(options, values, data)
-    jobs = jobs_of(jobs_wanted, cells.values())
+    jobs = jobs_of(options.jobs or "auto", cells.values())
     if options.dry_run:
-        print("\n".join(plan(["method", "seed"], cells, jobs, {cell.config.dataset: data for cell in cells.values()})))
+        print_plan(["method", "seed"], cells, jobs, {cell.config.dataset: data for cell in cells.values()})
         return 0
     try:
         outcomes = dict(run_cells(cells, jobs, data, progress=not options.quiet))
     except StoppedError as error:
-        again = "the same command without --force" if options.force else "the same command"
-        raise StoppedError(f"{str(error).split(';')[0]}; {again} continues") from None
+        raise StoppedError(f"{str(error).split(';')[0]}; the same command continues") from None
     errors = {key: outcomes[key] for key in cells if isinstance(outcomes[key], Exception)}
     if all(isinstance(errors.get(key), ValueError | TypeError) for key in cells):
         raise errors[next(iter(cells))]  # type: ignore[misc]  # nothing was trained
-    write_results(options, cells, outcomes)
+    write_results(cells, outcomes)
     for number, (key, cell) in enumerate(cells.items(), start=1):
         if key in errors:
             print(f"advdrop: [{number}/{len(cells)}] {cell.name}: {errors[key]}", file=sys.stderr)
@@ -55,36 +56,31 @@ def run_compare(options: Compare) -> int:
 
 
 def cells_of(options: Compare, values: Mapping[str, Any], data: DataSet) -> dict[Key, Cell]:
-    """Return the runs. They all get the same engine: that of a run that exists, else the best one for this machine."""
+    """Return the runs. All of them get the engine of the first run that exists, else the best one for this machine."""
     methods = ["+".join(parse_method(method)) for method in options.methods]
     if len({*methods}) < len(methods):
-        raise ValueError(f"--methods names one of them twice: {', '.join(methods)}")
+        raise ValueError(f"--methods has a method twice: {', '.join(methods)}")
     if doubled := {"method", "seed"} & overrides(options.set).keys():
-        raise ConfigError(f"--set {min(doubled)} is not for a comparison; use --{min(doubled)}s")
+        raise ConfigError(f"compare does not take --set {min(doubled)}; use --{min(doubled)}s")
     configs: dict[Key, RunConfig] = {}
     for seed in range(options.seeds):
         for method in methods:
             own = only_terms(values, method, methods) | {"method": method, "seed": seed}
-            configs[method, str(seed)] = config = config_of(own, data)
-            split_of(config, data)  # complains before anything is trained
+            configs[method, seed] = config = config_of(own, data)
+            split_of(config, data)  # an error before anything is trained
             if config.engine.devices * config.engine.nodes > 1:
                 raise ValueError(
                     "each run of a comparison is one process; use --devices and --nodes with advdrop train"
                 )
     first = next(iter(configs.values()))
     folder = options.out or Path("runs") / f"compare-{Path(first.dataset).stem}-{first.labels}"
-    paths = {key: folder / "-".join(key) for key in configs}
-    existing = [] if options.force else [path for path in paths.values() if path.exists()]
-    if existing:
-        engine = resumed_config(first, RunDirectory.open(existing[0]).config).engine
-    else:
-        engine = resolve_auto(first).engine
+    paths = {(method, seed): folder / f"{method}-{seed}" for method, seed in configs}
+    existing = [RunDirectory.open(path).config for path in paths.values() if path.exists()]
+    engine = (resumed_config(first, existing[0]) if existing else resolve_auto(first)).engine
     cells = {}
-    for key, config in configs.items():
-        config = config.model_copy(update={"engine": engine})
-        if not options.force:
-            refuse_others(paths[key], config)
-        cells[key] = Cell(" seed ".join(key), config, paths[key], options.force)
+    for (method, seed), config in configs.items():
+        cell = Cell(f"{method} seed {seed}", config.model_copy(update={"engine": engine}), paths[method, seed])
+        cells[method, seed] = checked(cell)
     return cells
 
 
@@ -98,39 +94,64 @@ def only_terms(values: Mapping[str, Any], method: str, methods: Sequence[str]) -
     return dict(values)
 
 
-def write_results(options: Compare, cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]) -> None:
+def checked(cell: Cell) -> Cell:
+    """Return the cell, or raise an error if its directory has a run of another configuration."""
+    if cell.path.exists() and (different := RunDirectory.open(cell.path).config.differences(cell.config)):
+        raise RunError(f"{cell.path} is a run with another {', '.join(different)}; delete it or choose another --out")
+    return cell
+
+
+def print_plan(
+    head: Sequence[str], cells: Mapping[Any, Cell], jobs: Jobs, data: Mapping[str, DataSet], recorded: int = 0
+) -> None:
+    """Print the runs, and estimate the time that they take.
+
+    Args:
+        head: the names of the parts of a key.
+        cells: the runs. The last part of a key is the seed, which makes no difference to the time.
+        jobs: how many run at a time.
+        data: the data sets by name.
+        recorded: the number of other runs, which have a record.
+    """
+    left = {key: cell for key, cell in cells.items() if not cell.finished}
+    kinds = {key[:-1]: cell.config for key, cell in left.items()}
+    torch.set_num_threads(jobs.threads)
+    seconds = {kind: estimate(config, data[config.dataset]).seconds for kind, config in kinds.items()}
+    rows = []
+    for key, cell in cells.items():
+        about = duration(seconds[key[:-1]]) if key in left else "done"
+        rows.append([*map(str, key), f"{cell.updates:,}", about, str(cell.path)])
+    if rows:
+        print(table([*head, "updates", "about", "run"], rows))
+    if recorded:
+        print(f"{recorded} runs have a record and are left out")
+    total = duration(makespan([seconds[key[:-1]] for key in left], jobs.count))
+    print(f"{len(left)} of {len(cells) + recorded} runs are left, {jobs}: about {total} in all")
+
+
+def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]) -> None:
     """Write and print the table, and write the page of the finished runs."""
     results: dict[str, list[Result]] = {method: [] for method, _ in cells}
-    failed = set()
-    for method, seed in cells:
-        outcome = outcomes[method, seed]
-        if not isinstance(outcome, Exception):
-            results[method].append(outcome)
-        elif not isinstance(outcome, DivergedError):
-            failed.add(method)
-    cell = next(iter(cells.values()))
-    title = f"{Path(cell.config.dataset).name}, {cell.config.labels} labels, {options.seeds} seed(s)"
-    summary, folder = f"{title}\n\n{results_table(results, failed)}\n", cell.path.parent
-    write_text(folder / "compare.md", summary)
+    for key in cells:
+        if not isinstance(outcome := outcomes[key], Exception):
+            results[key[0]].append(outcome)
+    first = next(iter(cells.values()))
+    folder, config, seeds = first.path.parent, first.config, len(cells) // len(results)
     write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    written = "compare.md, compare.json"
+    written = "compare.json"
     if done := [record_of(RunDirectory.open(cell.path)) for cell in cells.values() if cell.finished]:
         write_text(folder / "report.html", page(results_of(done)))
         written += ", report.html"
-    print(f"\n{summary}\nwritten to {folder}: {written} and a run directory for each run")
+    print(f"\n{Path(config.dataset).name}, {config.labels} labels, {seeds} seed{'s' if seeds > 1 else ''}\n")
+    print(f"{results_table(results)}\n\nwritten to {folder}: {written} and a run directory for each run")
 
 
-def results_table(results: Mapping[str, Sequence[Mapping[str, Any]]], failed: Collection[str] = ()) -> str:
-    """Return a row for each method: mean ± standard deviation over the seeds, and the time of an update.
-
-    Args:
-        results: those of the runs of each method.
-        failed: methods with a run that failed for another reason than a loss that is not finite.
-    """
+def results_table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return a row for each method: mean ± standard deviation over the seeds, and the time of an update."""
     rows = []
     for method, runs in results.items():
         if not runs:
-            rows.append([method, "failed" if method in failed else "diverged", "0", ""])
+            rows.append([method, "failed", "0", ""])
             continue
         errors = [run["test_error_percent"] for run in runs]
         spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""

@@ -8,16 +8,17 @@ from advdrop.lab.report.text_table import table
 
 
 def run_list(options: DataList) -> int:
-    """Print a row for each source, and the folder of the files."""
+    """Print a row for each data set, and the folder of the files."""
     rows, notes = [], []
-    for source in SOURCES.values():
-        here = not missing(source.name, options.data_dir)
-        state = "included" if not source.files else "here" if here else f"advdrop data get {source.name}"
+    for name, source in SOURCES.items():
+        to_get = f"advdrop data get {name}" if missing(name, options.data_dir) else "here"
         train, test = (f"{count:,}" for count in source.counts)
-        rows.append([source.name, "x".join(map(str, source.shape)), train, test, state])
-        notes.append(f"{source.name}: {source.description}. Terms: {source.license}.")
-    where = f"The folder is {data_folder(options.data_dir)} (--data-dir, ADVDROP_DATA)."
-    print("\n".join([table(["name", "shape", "training", "test", "state"], rows), where, "", *notes]))
+        shape = "x".join(map(str, source.shape))
+        rows.append([name, shape, train, test, to_get if source.files else "included"])
+        notes.append(f"{name}: {source.description}. Terms: {source.license}.")
+    print(table(["name", "shape", "training", "test", "state"], rows))
+    print(f"The folder is {data_folder(options.data_dir)} (set it with --data-dir or ADVDROP_DATA).\n")
+    print("\n".join(notes))
     return 0
 
 

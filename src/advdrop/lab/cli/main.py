@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -28,11 +28,11 @@ DATA = typer.Typer(no_args_is_help=True, help="List, download and check data set
 PANELS: dict[str, dict[type[Any], str]] = {
     "Train": {options.Train: "train.run_train", options.Compare: "compare.run_compare"},
     "Results": {
-        options.Show: "show.run_show",
+        options.Show: "runs.run_show",
         options.Report: "report.run_report",
-        options.Evaluate: "networks.run_evaluate",
-        options.Audit: "networks.run_audit",
-        options.Explain: "networks.run_explain",
+        options.Evaluate: "runs.run_evaluate",
+        options.Audit: "runs.run_audit",
+        options.Explain: "runs.run_explain",
     },
     "Paper": {options.Reproduce: "reproduce.run_reproduce"},
     "Data": {options.DataList: "data.run_list", options.DataGet: "data.run_get", options.DataCheck: "data.run_check"},
@@ -93,9 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"advdrop: {message}\n"
     try:
         parsed = parse([word for word in typed if word != "--debug"])
-        return parsed if isinstance(parsed, int) else _run(parsed)
-    except SystemExit:  # Lightning exits at a second signal
-        return _complain("stopped at once; resume from the last checkpoint", 130, debug)
+        if isinstance(parsed, int):
+            return parsed
+        module, _, function = FUNCTIONS[type(parsed)].partition(".")
+        run: Callable[[Any], int] = getattr(import_module(f"advdrop.lab.cli.{module}"), function)  # takes seconds
+        return run(parsed)
     except KeyboardInterrupt:
         return _complain("stopped", 130, debug)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
@@ -105,19 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         usage = isinstance(error, ValueError | TypeError | OSError)
         message = str(error) if usage or isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
         return _complain(message or type(error).__name__, getattr(error, "exit_code", 2 if usage else 1), debug)
-
-
-def _run(parsed: Any) -> int:
-    """Import the module of the command, which takes seconds, and run it."""
-    terminal = sys.stderr.isatty()
-    if terminal:
-        print("starting ...", end="", file=sys.stderr, flush=True)
-    module, _, function = FUNCTIONS[type(parsed)].partition(".")
-    run = getattr(import_module(f"advdrop.lab.cli.{module}"), function)
-    if terminal:
-        print("\r            \r", end="", file=sys.stderr, flush=True)
-    code: int = run(parsed)
-    return code
 
 
 def _complain(message: str, code: int, debug: bool) -> int:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from typer import Argument, Option
 
-from advdrop.lab.choices import DATASETS, Precision, PresetChoice, PresetName
-
-SUITES = [path.stem for path in (Path(__file__).parents[1] / "suites" / "paper").glob("*.yaml")]
-MOST_SEEDS = 1000
-"""No command runs more seeds than this. A larger number is a typing mistake."""
+from advdrop.lab.choices import MOST_SEEDS, Precision, PresetChoice, PresetName
 
 
 def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     return Option(default, *names, help=about, rich_help_panel=panel, **more)
-
-
-def _argument(default: Any, about: str, **more: Any) -> Any:
-    return Argument(default, help=about, **more)
 
 
 def _home(path: Path | None) -> Path | None:
@@ -33,29 +24,16 @@ def _commas(texts: list[str]) -> list[str]:
     return [name for text in texts for name in text.split(",")]
 
 
-def _complete_method(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete the last term of a sum, or of a list of methods."""
-    from advdrop.lab.config.terms import METHODS
-
-    start = max(incomplete.rfind(mark) for mark in "+,") + 1
-    for name, method in METHODS.items():
-        if name.startswith(incomplete[start:]):
-            yield incomplete[:start] + name, str(method.__doc__)
-
-
-def _complete(names: Sequence[str]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
-
-
 _what = partial(_option, panel="What is trained")
-_machine = partial(_option, panel="Machine")
 _names = partial(_what, [], callback=_commas)
+_seeds = partial(_what, min=1, max=MOST_SEEDS)
+_machine = partial(_option, panel="Machine")
+_jobs = partial(_machine, None, "Number of runs at a time.", min=1, max=1000, show_default="as cores and memory allow")
 _file = partial(_option, panel="Files", callback=_home)
 _data_dir = partial(_file, None, "Folder of the data files.", show_default="$ADVDROP_DATA, else a cache folder")
-_jobs = partial(_machine, "auto", "Runs at a time. auto: what cores and memory allow.", metavar="<int|auto>")
+_moved = partial(_file, None, "Folder of the data files, if they were moved.")
 _quiet = partial(_option, False, "Show no progress.", "--quiet")
-_dry_run = partial(_option, False, "Show what would be run and how long it would take.", "--dry-run")
-_json = partial(_option, False, "Print JSON.", "--json")
+_dry_run = partial(_option, False, "Train nothing; show what would be trained and how long it would take.", "--dry-run")
 
 
 @dataclass(kw_only=True)
@@ -63,50 +41,38 @@ class Recipe:
     """The options that ``train`` and ``compare`` share."""
 
     dataset: str | None = _what(
-        None,
-        "Name of a data set (see advdrop data list), an .npz file or a folder of images.",
-        show_default="mnist5k",
-        autocompletion=_complete(DATASETS),
+        None, "Name (advdrop data list shows them), .npz file or folder of images.", show_default="mnist5k"
     )
     labels: str | None = _what(
-        None, "Labels to keep, as many of each class, or 'all'.", metavar="<int|all>", show_default="100"
+        None, "Number of labels to use, equally many of each class, or 'all'.", metavar="<int|all>", show_default="100"
     )
     preset: PresetChoice | None = _what(
         None,
-        "paper: as printed. authors: as in the released code. robust: for data that nothing was tuned on. "
-        "auto: paper for the data sets of the paper, robust for all others.",
+        "Where the settings come from. paper: the text of the paper. authors: the code that its authors released. "
+        "robust: our choices for data that nothing was tuned on. auto: paper for the data sets of the paper, robust "
+        "for all others.",
         show_default="auto",
     )
-    updates: int | None = _what(None, "Length of the training. Schedules shrink with it.")
-    config: Path | None = _what(
-        None,
-        "YAML file with any part of a configuration, such as the config.yaml of a run.",
-        exists=True,
-        dir_okay=False,
-    )
-    set: list[str] = _what(
-        [], "Any other setting, such as network.delta=0.01. --dry-run lists all of them.", metavar="KEY=VALUE"
-    )
+    updates: int | None = _what(None, "Number of weight updates. All schedules are scaled to it.")
+    config: Path | None = _what(None, "YAML file with any of the settings.", exists=True, dir_okay=False)
+    set: list[str] = _what([], "Any setting, such as network.delta=0.01. Can be repeated.", metavar="KEY=VALUE")
     data_dir: Path | None = _data_dir()
-    devices: int | None = _machine(None, "Processes on this machine. Each gets a part of the batch.")
-    nodes: int | None = _machine(None, "Number of machines.")
     precision: Precision | None = _machine(
-        None, "auto: bf16 if this machine has instructions for it.", show_default="32"
+        None, "Number format. auto: bf16 if this machine has instructions for it, else 32.", show_default="32"
     )
-    force: bool = _option(False, "Replace an earlier run of the same name.", "--force", panel="Files")
     quiet: bool = _quiet()
     dry_run: bool = _dry_run()
 
 
 @dataclass(kw_only=True)
 class Train(Recipe):
-    """Train one network.
+    """Train one network, and write its configuration, metrics and weights to a folder.
 
     Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, and sums of them such
     as vadd-kl+vat.
 
-    The data set has a recipe with all settings. --config wins over the recipe, other options win over --config, and
-    --set wins over all.
+    Each data set has a recipe with all settings; --dry-run shows them. A --config file overrides the recipe, the other
+    options override the file, and --set overrides everything.
 
     Examples:
       advdrop train
@@ -117,20 +83,24 @@ class Train(Recipe):
       advdrop train --resume runs/first
     """
 
-    name: str | None = _argument(None, "Name of the run, a folder in runs/.", show_default="DATASET-LABELS-METHOD-SEED")
-    method: str | None = _what(
-        None, "What is added to the cross-entropy.", show_default="vadd-qe", autocompletion=_complete_method
+    name: str | None = Argument(
+        None, help="Name of the run, a folder in runs/.", show_default="DATASET-LABELS-METHOD-SEED"
     )
-    seed: int | None = _what(None, "Seed of the split, the initialization, the order and the noise.", show_default="0")
+    method: str | None = _what(None, "Terms that are added to the cross-entropy.", show_default="vadd-qe")
+    seed: int | None = _what(None, "Seed of everything that is random.", show_default="0")
+    devices: int | None = _machine(None, "Number of processes on each machine. They share each batch.")
+    nodes: int | None = _machine(None, "Number of machines.")
+    force: bool = _option(False, "Replace the run of the same name.", "--force", panel="Files")
     out: Path | None = _file(None, "Run directory, instead of runs/NAME.")
     resume: Path | None = _file(None, "Continue the run in this directory, with its configuration.")
 
 
 @dataclass(kw_only=True)
 class Compare(Recipe):
-    """Train several methods on the same splits and compare them in one table.
+    """Train several methods with the same labels and compare them in one table.
 
-    Finished runs are kept, and interrupted runs are continued. The method and the seed of a --config file are not used.
+    Finished runs are not repeated, and interrupted runs are continued. The method and the seed of a --config file are
+    not used.
 
     Examples:
       advdrop compare
@@ -139,23 +109,19 @@ class Compare(Recipe):
     """
 
     methods: list[str] = _what(
-        ["dropout", "pi", "vadd-qe"],
-        "Methods, separated by commas.",
-        metavar="METHODS",
-        callback=_commas,
-        autocompletion=_complete_method,
+        ["dropout", "pi", "vadd-qe"], "Methods, separated by commas.", metavar="METHODS", callback=_commas
     )
-    seeds: int = _what(1, "Runs of each method, with seeds 0, 1, ...", min=1, max=MOST_SEEDS)
+    seeds: int = _seeds(1, "Number of runs of each method, with seeds 0, 1, ...")
     out: Path | None = _file(None, "Folder of the run directories.", show_default="runs/compare-DATASET-LABELS")
-    jobs: str = _jobs()
+    jobs: int | None = _jobs()
 
 
 @dataclass(kw_only=True)
 class Reproduce:
     """Run a table or a figure of the paper and compare it with the paper.
 
-    Without a name, list what can be run. Each cell of a table is a run. Finished cells are read, interrupted cells are
-    continued. Each finished cell becomes a record, and the table is made from the records.
+    Without a name, list what can be run. Finished runs are not repeated, and interrupted runs are continued. Each
+    finished run becomes a record, a small JSON file. The table is made from the records.
 
     Examples:
       advdrop reproduce
@@ -165,23 +131,18 @@ class Reproduce:
       advdrop reproduce figure2
     """
 
-    suite: str | None = _argument(
-        None,
-        "A table or a figure, or a YAML file of your own.",
-        autocompletion=_complete([*SUITES, "figure2", "figure3", "theory"]),
+    suite: str | None = Argument(None, help="A table or a figure, or a YAML file of your own.")
+    protocol: str = _what("short", "Length of the runs. paper: as in the paper. short: for two CPU cores.")
+    preset: PresetName = _what("paper", "Where the settings come from, see advdrop train --help.")
+    only: list[str] = _names("Rows of the table, separated by commas.", metavar="ROWS", show_default="all")
+    columns: list[str] = _names("Columns of the table, separated by commas.", metavar="COLUMNS", show_default="all")
+    seeds: int | None = _seeds(
+        None, "Number of runs of each method, with seeds 0, 1, ...", show_default="that of the protocol"
     )
-    protocol: str = _what("short", "short: what two CPU cores can do. paper: the length of the paper.")
-    preset: PresetName = _what("paper", "Where the paper leaves a choice open: as printed, or as in the released code.")
-    only: list[str] = _names("Rows, separated by commas.", metavar="ROWS")
-    columns: list[str] = _names("Columns, separated by commas.", metavar="COLUMNS")
-    seeds: int | None = _what(
-        None, "Runs of each cell, with seeds 0, 1, ...", min=1, max=MOST_SEEDS, show_default="as the protocol says"
-    )
-    missing: bool = _what(False, "Skip cells that have a record.", "--missing")
-    retry: bool = _what(False, "Run failed cells again.", "--retry")
-    jobs: str = _jobs()
+    missing: bool = _what(False, "Leave out runs that have a record already.", "--missing")
+    jobs: int | None = _jobs()
     scheduler: str | None = _machine(
-        None, "Address of a Dask scheduler. Its workers run the cells and must see the same folders."
+        None, "Address of a Dask scheduler. Its workers do the runs and must see the same folders."
     )
     data_dir: Path | None = _data_dir()
     results: Path = _file(Path("results"), "Folder of the records.")
@@ -192,62 +153,46 @@ class Reproduce:
 
 @dataclass(kw_only=True)
 class Report:
-    """Show results on one page: tables beside those of the paper, statistics, curves, and the commands behind them.
+    """Write results to one page: tables with the numbers of the paper, statistics, curves, and commands to repeat them.
 
     Examples:
-      advdrop report results -o report.html
-      advdrop report runs/demo
-      advdrop report results/table1 --format latex
+      advdrop report results
+      advdrop report runs/demo -o demo.html
+      advdrop report results/table1 -o table1.tex
     """
 
-    results: list[Path] = _argument(
-        ..., "Records, run directories or folders of them, and the YAML files of your own suites."
+    results: list[Path] = Argument(
+        ..., help="Records, run directories or folders of them, and the YAML files of your own suites."
     )
-    out: Path | None = _file(None, "File to write.", "--out", "-o", show_default="report.html")
-    format: Literal["html", "markdown", "csv", "json", "latex"] | None = _option(
-        None, "Without --out, all but html are printed.", show_default="by the ending of the file, else html"
-    )
+    out: Path = _file(Path("report.html"), "File to write: .html, .md, .csv, .json or .tex.", "--out", "-o")
 
 
 @dataclass(kw_only=True)
-class MovedData:
-    """The options of commands that read the data of a run again."""
-
-    data_dir: Path | None = _file(None, "Folder of the data files, if they were moved.")
-    dataset: str | None = _option(None, "Path of your own data, if they were moved.", panel="Files")
-
-
-@dataclass(kw_only=True)
-class Evaluate(MovedData):
+class Evaluate:
     """Measure the test error of a finished run again, from its weights.
 
     Examples:
       advdrop evaluate runs/mnist5k-100-vadd-qe-0
     """
 
-    run: Path = _argument(..., "Directory of a finished run.")
-    json: bool = _json()
+    run: Path = Argument(..., help="Directory of a finished run.")
+    data_dir: Path | None = _moved()
+    dataset: str | None = _option(None, "Path of your own data, if they were moved.", panel="Files")
 
 
 @dataclass(kw_only=True)
-class Explain(MovedData):
+class Explain:
     """Draw what the mask search does with one test image: masks, Jacobian, flips and class probabilities.
 
     Examples:
       advdrop explain runs/mnist5k-100-vadd-qe-0 --image 7
-      advdrop explain runs/first --image 7 --target label --delta 0.05 -o seven.svg
+      advdrop explain runs/first --image 7 -o seven.svg
     """
 
-    run: Path = _argument(..., "Directory of a finished run.")
-    image: int = _option(0, "Number of the test image.")
-    target: Literal["output", "label"] | None = _option(
-        None,
-        "What the mask moves the output away from: the output without flips (VAdD), or the label (SAdD).",
-        show_default="that of the method",
-    )
-    delta: float | None = _option(None, "Share of the units that may be flipped.", show_default="that of the run")
-    seed: int = _option(0, "Seed of the sampled mask.")
-    out: Path | None = _file(None, "File to write.", "--out", "-o", show_default="explain-IMAGE.svg")
+    run: Path = Argument(..., help="Directory of a finished run.")
+    data_dir: Path | None = _moved()
+    image: int = _option(0, "Number of the test image, from 0 on.")
+    out: Path | None = _file(None, "Figure to write.", "--out", "-o", show_default="explain-IMAGE.svg")
 
 
 @dataclass(kw_only=True)
@@ -259,13 +204,11 @@ class Audit:
       advdrop audit runs/demo --images 200 -o audit.svg
     """
 
-    runs: list[Path] = _argument(..., "Directories of finished runs, or folders of them.")
+    runs: list[Path] = Argument(..., help="Directories of finished runs, or folders of them.")
     images: int = _option(500, "Number of test images, from the first one on.", min=1)
-    budgets: str = _option("1,2,4,8,16,32,64", "Numbers of lost units, separated by commas.")
-    draws: int = _option(10, "Random masks for each number of lost units.")
-    json: bool = _json()
+    json: bool = _option(False, "Print JSON.", "--json")
     out: Path = _file(Path("audit.svg"), "Figure to write.", "--out", "-o")
-    data_dir: Path | None = _file(None, "Folder of the data files, if they were moved.")
+    data_dir: Path | None = _moved()
 
 
 @dataclass(kw_only=True)
@@ -276,7 +219,7 @@ class Show:
       advdrop show runs/*
     """
 
-    runs: list[Path] = _argument(..., "Run directories, or folders of them.")
+    runs: list[Path] = Argument(..., help="Run directories, or folders of them.")
 
 
 @dataclass(kw_only=True)
@@ -296,17 +239,17 @@ class DataGet:
       advdrop data get mnist
     """
 
-    dataset: str = _argument(..., "Name of a data set.", autocompletion=_complete(DATASETS))
+    dataset: str = Argument(..., help="Name of a data set.")
     data_dir: Path | None = _data_dir()
 
 
 @dataclass(kw_only=True)
 class DataCheck:
-    """Read a data set, compare its checksums and show what it contains.
+    """Read a data set, verify its checksums and show what it contains.
 
     Examples:
       advdrop data check my-images/
     """
 
-    dataset: str = _argument(..., "A name, an .npz file or a folder.", autocompletion=_complete(DATASETS))
+    dataset: str = Argument(..., help="Name, .npz file or folder of images.")
     data_dir: Path | None = _data_dir()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from advdrop.lab.cli.options import Report
 from advdrop.lab.files import write_text
 from advdrop.lab.records.measurement import measurements
@@ -12,29 +10,22 @@ from advdrop.lab.report.collect import collect
 from advdrop.lab.report.formats import FORMATS
 from advdrop.lab.report.studies import studies_of
 
-ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
+ENDINGS = {".html": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
 
 
 def run_report(options: Report) -> int:
     """Show results in one file."""
-    form = options.format or ENDINGS.get(options.out.suffix if options.out else ".html")
-    if form is None:
-        raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}; choose a --format")
+    if options.out.suffix not in ENDINGS:
+        raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}")
     results = collect(options.results)
     studies = studies_of(found for path in options.results for found in measurements(path))
     if not results and not studies:
         where = ", ".join(map(str, options.results))
         raise RecordError(f"there is no record, no measurement and no finished run in {where}")
-    text = FORMATS[form](results, studies)
-    if options.out is None and form != "html":
-        print(text, end="")
-        return 0
-    out = options.out or Path("report.html")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, text)
+    write_text(options.out, FORMATS[ENDINGS[options.out.suffix]](results, studies), parents=True)
     count = sum(len(found.records) for found in results) + sum(len(study.measurements) for study in studies)
     made = f"{len(results)} table{'' if len(results) == 1 else 's'}"
     if studies:
         made += f" and {len(studies)} stud{'y' if len(studies) == 1 else 'ies'}"
-    print(f"written to {out}: {made} from {count} records")
+    print(f"written to {options.out}: {made} from {count} records")
     return 0

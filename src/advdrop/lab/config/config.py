@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.choices import Granularity, PassName, Scale
-from advdrop.lab.choices import Labels, MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
+from advdrop.lab.choices import MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
 from advdrop.lab.config.terms import (
     METHODS,
     BelowOne,
@@ -39,7 +39,7 @@ class Data(Section):
     zca: bool = Field(False, description="ZCA whitening, fitted on training images")
     zca_regularizer: Positive = Field(1e-5, description="added to the eigenvalues, under the root")
     pad_crop: Whole = Field(0, description="pixels of random translation; 0 for none")
-    padding: Padding = Field("reflect", description="what is padded with")
+    padding: Padding = Field("reflect", description="what images are padded with")
     flip: bool = Field(False, description="mirror images at random")
     noise: NotNegative = Field(0.0, description="standard deviation of Gaussian noise on each view")
     overlap: bool = Field(True, description="the unlabeled stream has the labeled images too")
@@ -56,7 +56,7 @@ class Network(Section):
 
 
 class MnistCnn(Network):
-    """Table B.1."""
+    """The network of Table B.1, for MNIST."""
 
     name: Literal["mnist-cnn"] = "mnist-cnn"
     kernel: Count = Field(3, description="size of the kernels; the paper prints 1")
@@ -65,7 +65,7 @@ class MnistCnn(Network):
 
 
 class ConvLarge(Network):
-    """Table B.2."""
+    """The network of Table B.2, for SVHN and CIFAR-10."""
 
     name: Literal["conv-large"] = "conv-large"
     norm: Norm = Field("batch", description="after each convolution")
@@ -78,14 +78,14 @@ class ConvLarge(Network):
 
 
 class NetworkInNetwork(Network):
-    """Lin et al. (2013)."""
+    """Network in Network (Lin et al., 2013)."""
 
     name: Literal["network-in-network"] = "network-in-network"
     dropout: Share = Field(0.5, description="DROP probability after the poolings")
 
 
 class AllCnn(Network):
-    """Springenberg et al. (2014)."""
+    """All-CNN (Springenberg et al., 2014)."""
 
     name: Literal["all-cnn"] = "all-cnn"
     input_dropout: Share = Field(0.2, description="DROP probability of the input")
@@ -93,7 +93,7 @@ class AllCnn(Network):
 
 
 class Highway(Network):
-    """Srivastava et al. (2015)."""
+    """Highway network (Srivastava et al., 2015)."""
 
     name: Literal["highway"] = "highway"
     dropout: Share = Field(0.2, description="DROP probability of the input and after the poolings")
@@ -150,20 +150,21 @@ class Training(Section):
 class Engine(Section):
     """The machine and how it computes."""
 
-    accelerator: str = Field("auto", description="auto, cpu, gpu: Lightning's names")
-    devices: Count = Field(1, description="processes on this machine")
+    accelerator: str = Field("auto", description="auto, cpu or gpu, or another name that Lightning knows")
+    devices: Count = Field(1, description="processes on each machine")
     nodes: Count = Field(1, description="machines")
-    precision: Precision = Field("32", description="of the passes; auto: bf16 where this machine gains from it")
+    precision: Annotated[Precision, BeforeValidator(str)] = Field(  # YAML reads 32 as a number
+        "32", description="number format of the passes; auto: bf16 if this machine has instructions for it"
+    )
     memory_format: MemoryFormat = Field("auto", description="memory layout of images; auto: the faster one")
     accumulate: Count = Field(1, description="parts that the batch of an update is split into, to save memory")
     clip: NotNegative = Field(0.0, description="largest norm of the gradient; 0 for no limit")
     checkpoint_seconds: NotNegative = Field(30.0, description="seconds between checkpoints; 0: at every update")
     tensorboard: bool = Field(False, description="also log for TensorBoard (pip install tensorboard)")
 
-    @field_validator("precision", mode="before")
-    @classmethod
-    def _as_text(cls, precision: Any) -> Any:
-        return str(precision) if isinstance(precision, int) else precision  # YAML reads 32 as a number
+
+MethodName = Annotated[str, AfterValidator(lambda method: "+".join(parse_method(method)))]
+"""Terms that are added to the cross-entropy, such as ``vadd-kl+vat``."""
 
 
 class RunConfig(Section):
@@ -171,8 +172,8 @@ class RunConfig(Section):
 
     dataset: str
     data_dir: Path | None = None
-    labels: Labels
-    method: str
+    labels: Count | Literal["all"]
+    method: MethodName
     preset: PresetName
     seed: Whole
     data: Data
@@ -181,18 +182,6 @@ class RunConfig(Section):
     optimizer: Optimizer
     training: Training
     engine: Engine = Engine()
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _some_labels(cls, labels: Any) -> Any:
-        if isinstance(labels, bool) or str(labels).startswith(("-", "0")):
-            raise ValueError("not a number of images")
-        return labels
-
-    @field_validator("method")
-    @classmethod
-    def _known_terms(cls, method: str) -> str:
-        return "+".join(parse_method(method))
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
@@ -235,23 +224,23 @@ class RunConfig(Section):
         The folder of the data makes no difference, nor does what one of them leaves to the machine. A term that one of
         them lacks is one key, such as ``objective.terms.vat``.
         """
-        mine, others = (dict(_flat(config.model_dump(mode="json"))) for config in (self, other))
-        auto = {key for key in ("engine.precision", "engine.memory_format") if "'auto'" in (mine[key], others[key])}
-        different = {key for key, _ in mine.items() ^ others.items()} - {"data_dir"} - auto
-        chosen = self.objective.terms.chosen().keys() ^ other.objective.terms.chosen().keys()
-        whole = {f"objective.terms.{term}" for term in chosen}
-        return sorted({term if (term := key.rpartition(".")[0]) in whole else key for key in different})
+        mine, others = (config.model_dump(mode="json", exclude={"data_dir"}) for config in (self, other))
+        for key in ("precision", "memory_format"):
+            if "auto" in (mine["engine"][key], others["engine"][key]):
+                del mine["engine"][key], others["engine"][key]
+        return sorted(_different(mine, others))
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", repr(value)
+def _different(mine: Mapping[str, Any], others: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in mine.keys() | others.keys():
+        one, other = mine.get(key), others.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _different(one, other, f"{prefix}{key}.")
+        elif one != other:
+            yield f"{prefix}{key}"
 
 
-def parse_yaml(text: str, place: str) -> Any:
+def parse_yaml(text: str | bytes, place: str) -> Any:
     """Return the value of a YAML text, or raise a ConfigError that begins with its place."""
     try:
         return yaml.safe_load(text)
@@ -263,10 +252,7 @@ def parse_yaml(text: str, place: str) -> Any:
 
 def read_yaml(path: Path, what: str) -> dict[str, Any]:
     """Return the values of a YAML file, or raise a one-line ConfigError that says what it should hold."""
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from None
+    values = parse_yaml(path.read_bytes(), str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds no {what}")
     return values
@@ -280,9 +266,8 @@ def parse_method(method: str) -> tuple[str, ...]:
     """
     names = ("dropout", *METHODS)
     parts = tuple(part.strip().lower().replace("_", "-") for part in method.split("+"))
+    check_known("method has", parts, names)
     for part in parts:
-        if part not in names:
-            raise ConfigError(f"method has {unknown_name(part, names)}; add terms with +, such as vadd-kl+vat")
         if parts.count(part) > 1:
             raise ConfigError(f"method={method!r} has {part} twice; set its weight instead")
     if "dropout" in parts and len(parts) > 1:
@@ -332,26 +317,33 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def explain(error: ValidationError) -> str:
-    """Return the first complaint of pydantic in one line."""
+def first_error(error: ValidationError) -> str:
+    """Return the first complaint of pydantic in one line: the key and its message."""
     first = error.errors(include_url=False)[0]
-    tags = {*NETWORKS, "int", "literal['all']"}  # pydantic puts the branches of a union into the path
+    key, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    return " ".join(f"{key} {message}".split())
+
+
+def explain(error: ValidationError) -> str:
+    """Return the first complaint about a configuration in one line, with the value and a way out."""
+    first = error.errors(include_url=False)[0]
     loc = [str(part) for part in first["loc"]]
-    place = loc[:1] + [part for part in loc[1:2] if part not in tags] + loc[2:]
+    place = loc[:1] + [part for part in loc[1:2] if part not in NETWORKS] + loc[2:]  # pydantic adds the kind of network
     key, given = ".".join(place), reprlib.repr(first["input"])
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     match first["type"]:
         case "extra_forbidden":
             return f"there is no option {key}{_nearest(loc)}; advdrop train --dry-run lists all"
         case "union_tag_invalid":
-            return f"{key}.name is {unknown_name(str(first['ctx']['tag']), NETWORKS)}"
+            name, hint = first["ctx"]["tag"], did_you_mean(first["ctx"]["tag"], NETWORKS)
+            return f"{key}.name is {name!r}, which is unknown{hint}; there are {listed(NETWORKS)}"
         case "union_tag_not_found":
             return f"{key}.name is missing; there are {listed(NETWORKS)}"
         case "missing":
             return f"{key} is missing"
         case "model_type" | "model_attributes_type":
             return f"{key} should be a section of options, got {given}"
-        case _ if key == "labels":
+        case _ if loc[:1] == ["labels"]:
             return f"labels must be a number of images or 'all', got {given}"
         case "value_error":  # our own message, which names the key, except inside a term
             return f"{key}: {message}" if len(place) > 1 else message
@@ -373,13 +365,12 @@ def _nearest(loc: Sequence[str]) -> str:
     return did_you_mean(loc[-1], [field.alias or name for name, field in kind.model_fields.items()])
 
 
-def unknown_name(name: str, known: Iterable[str]) -> str:
-    """Return a complaint with a suggestion.
-
-    >>> unknown_name("vad-kl", ["vadd-kl", "vat"])
-    "'vad-kl', which is unknown (did you mean vadd-kl?); there are vadd-kl, vat"
-    """
-    return f"{reprlib.repr(name)}, which is unknown{did_you_mean(name, known)}; there are {listed(known)}"
+def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a ConfigError about the first name that is not known, with a suggestion."""
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"{what} {reprlib.repr(name)}, which is unknown{hint}; there are {listed(known)}")
 
 
 def listed(names: Iterable[str]) -> str:

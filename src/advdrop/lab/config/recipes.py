@@ -14,7 +14,7 @@ from advdrop.lab.config.config import ConfigError, RunConfig, merged, parse_meth
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import UNLABELED, DataSet
 from advdrop.lab.models.build import default_network
-from advdrop.presets import PRESETS, Preset
+from advdrop.presets import PRESETS
 
 Values = Mapping[str, Any]
 
@@ -33,12 +33,15 @@ SMALL_MNIST: Values = {
     "optimizer": {"learning_rate": 0.002, "ramp_down": 0.2},
     "training": {"updates": 600, "epoch_updates": 100, "labeled": 32, "unlabeled": 64},
 }
-DIGITS: Values = {  # ours: 8x8 pixels are too few for three poolings
-    "data": {"scaling": "unit"},
-    "network": {"name": "mlp", "p": 0.5, "delta": 0.05, "hidden": (256, 256), "dropout": 0.5},
+SHORT: Values = {  # ours
     "objective": {"ramp": 0.3},
     "optimizer": {"learning_rate": 0.001, "ramp_down": 0.3},
     "training": {"updates": 1000, "epoch_updates": 100, "labeled": 32, "unlabeled": 128},
+}
+DIGITS: Values = {  # 8x8 pixels are too few for three poolings
+    **SHORT,
+    "data": {"scaling": "unit"},
+    "network": {"name": "mlp", "p": 0.5, "delta": 0.05, "hidden": (256, 256), "dropout": 0.5},
 }
 CONV_LARGE: Values = {
     "network": {"name": "conv-large", "p": 0.0, "delta": 0.05, "momentum": 0.999, "sigma": 0.15},
@@ -100,25 +103,25 @@ def resolve(
         dataset: the name of a source, or a path. A path gets the recipe for examples of its shape.
         shape: the shape of one example.
         examples: the number of training examples. In supervised learning an epoch sees each of them once.
-        labels: how many labels are kept, or ``"all"``.
+        labels: how many labels are used, or ``"all"``.
         method: terms added with ``+``.
         preset: the choices that the paper leaves open. ``"auto"``: those of the paper for its data sets, the robust
             ones for all others.
         seed: the seed of the split, the initialization, the order and the noise.
         updates: the length of the training, if not that of the recipe.
         data_dir: the folder of the data files.
-        half_labeled: whether some training examples never had a label, so that all labels are not all examples.
-        settings: nested values that win over the recipe, such as ``{"training": {"updates": 100}}``.
+        half_labeled: whether some training examples have no label, so that even ``"all"`` leaves unlabeled ones.
+        settings: nested values that override the recipe, such as ``{"training": {"updates": 100}}``.
     """
     if preset == "auto":
         preset = "paper" if dataset in PAPERS_OWN else "robust"
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
+    choices, settings = PRESETS[preset], settings or {}
     terms = [term for term in parse_method(method) if term != "dropout"]
-    settings = settings or {}
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir"} & settings.keys():
-        raise ConfigError(f"{min(doubled)} is not one of the settings; it is given by itself")
+        raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
     supervised = labels == "all" and not half_labeled
     recipe = merged(
         {"data": {"overlap": preset == "authors"}},  # the paper does not use the labeled images as unlabeled ones
@@ -126,11 +129,17 @@ def resolve(
         robust(shape) if preset == "robust" else {},
         AUTHORS.get(dataset, {}) if preset == "authors" else {},
         AUTHORS_ALL_LABELS.get(dataset, {}) if preset == "authors" and labels == "all" else {},
-        {"network": {"scale": PRESETS[preset].scale}},
+        {"network": {"scale": choices.scale}},
     )
-    known = recipe.pop("terms", {})
-    options = {term: merged(_choices(PRESETS[preset], term), known.get(term, {})) for term in terms}
-    recipe = merged(recipe, {"objective": {"terms": options, **_objective(PRESETS[preset], terms, supervised)}})
+    known, options = recipe.pop("terms", {}), {}
+    chosen = {"order": choices.order, "ties": choices.ties, "reversed_search": choices.reversed_search}
+    for term in terms:
+        own = {key: value for key, value in chosen.items() if key in METHODS[term].model_fields}
+        options[term] = own | known.get(term, {})
+    semi_supervised = not supervised and any(METHODS[term].semi_supervised for term in terms)
+    entropy = choices.entropy if semi_supervised and "entropy" not in terms else 0.0
+    objective = {"terms": options, "entropy": entropy, "updating": sorted(choices.updating)}
+    recipe = merged(recipe, {"objective": objective})
     if supervised:
         recipe = merged(recipe, _supervised(recipe, examples))
     wanted = settings.get("network")
@@ -163,6 +172,7 @@ def own_data(shape: Sequence[int]) -> Values:
     images = len(shape) == 3
     network = default_network(shape)
     return {
+        **SHORT,
         "data": {
             "scaling": "unit" if images else "none",
             "standardize": True,
@@ -170,9 +180,6 @@ def own_data(shape: Sequence[int]) -> Values:
             "pad_crop": 2 * (network == "conv-large"),
         },
         "network": {"name": network, "p": 0.5, "delta": 0.05},
-        "objective": {"ramp": 0.3},
-        "optimizer": {"learning_rate": 0.001, "ramp_down": 0.3},
-        "training": {"updates": 1000, "epoch_updates": 100, "labeled": 32, "unlabeled": 128},
     }
 
 
@@ -194,19 +201,6 @@ def robust(shape: Sequence[int]) -> Values:
         "optimizer": {"learning_rate": 0.002, "ramp_down": 0.3},
         "training": {"labeled": 32, "unlabeled": 64},
     }
-
-
-def _choices(preset: Preset, term: str) -> Values:
-    """Return the preset's choices for a term."""
-    chosen: dict[str, Any] = {"order": preset.order, "ties": preset.ties, "reversed_search": preset.reversed_search}
-    return {key: value for key, value in chosen.items() if key in METHODS[term].model_fields}
-
-
-def _objective(preset: Preset, terms: Sequence[str], supervised: bool) -> Values:
-    """Return the preset's choices for the whole objective."""
-    semi_supervised = not supervised and any(METHODS[term].semi_supervised for term in terms)
-    added = preset.entropy if semi_supervised and "entropy" not in terms else 0.0
-    return {"entropy": added, "updating": sorted(preset.updating)}
 
 
 def _supervised(recipe: Values, examples: int) -> Values:

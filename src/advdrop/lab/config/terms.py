@@ -1,12 +1,10 @@
 """The methods by name: the options of each with their defaults, and its objective.
 
-To add a method, write a class here and name it in ``Terms``. The first line of its docstring is its line of help.
-Imports no torch until an objective is built.
+To add a method, write a class here and name it in ``Terms``. Imports no torch until an objective is built.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -55,51 +53,49 @@ class Method(Section):
     """A term that is added to the cross-entropy."""
 
     semi_supervised: ClassVar[bool] = True
+    term: ClassVar[str]  # the name of its class in the library
 
     weight: NotNegative = Field(1.0, description="λmax")
     ramped: bool = Field(False, description="whether the weight is ramped up")
 
-    @abstractmethod
     def objective(self, examples: int, classes: int) -> Objective:
         """Return the term without its weight, for training data of this size."""
+        term: Objective = getattr(advdrop, self.term)(**self._arguments())
+        return term
+
+    def _arguments(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"weight", "ramped"})
 
 
 class At(Method):
     """Adversarial training: keep the label under the worst small change of the input."""
 
     semi_supervised = False
+    term = "AT"
 
     epsilon: Positive = Field(0.1, description="radius of the ball")
     norm: Ball = Field("linf", description="norm of the ball")
-    noise: Noise = Field("independent", description="noise of the pass")
-
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return AT."""
-        return advdrop.AT(self.epsilon, self.norm, self.noise)
+    noise: Noise = Field("independent", description="noise of the pass, or that of the clean pass (shared)")
 
 
 class Vat(Method):
     """Virtual adversarial training: keep the output under the worst small change of the input."""
 
+    term = "VAT"
+
     epsilon: Positive = Field(2.0, description="length of the perturbation")
     xi: Positive = Field(1e-2, description="step of the finite difference")
     iterations: Count = Field(1, description="power iterations")
-    noise: Noise = Field("independent", description="noise of the passes")
-
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return VAT."""
-        return advdrop.VAT(self.epsilon, self.xi, self.iterations, noise=self.noise)
+    noise: Noise = Field("independent", description="noise of the passes, or that of the clean pass (shared)")
 
 
 class Pi(Method):
     """The Π model: make two noisy passes agree."""
 
+    term = "PiModel"
+
     weight: NotNegative = Field(25.0, description="λmax")
     ramped: bool = Field(True, description="whether the weight is ramped up")
-
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return the Π model."""
-        return advdrop.PiModel()
 
 
 class Temporal(Pi):
@@ -126,9 +122,7 @@ class Sajjadi(Method):
 class Entropy(Method):
     """Entropy minimization: make predictions on unlabeled images confident."""
 
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return entropy minimization."""
-        return advdrop.EntropyMinimization()
+    term = "EntropyMinimization"
 
 
 class AdversarialDropoutOptions(Method):
@@ -137,10 +131,10 @@ class AdversarialDropoutOptions(Method):
     ramped: bool = Field(True, description="whether the weight is ramped up")
     search: Literal["first-order", "iterated", "probe", "random"] = Field("first-order", description="mask search")
     steps: Count = Field(4, description="Jacobians of the iterated search")
-    order: Order = Field("largest", description="gains taken first; the paper prints 'smallest'")
+    order: Order = Field("largest", description="which gains are taken first; the paper prints 'smallest'")
     ties: Ties = Field("exact", description="what happens to equal gains; the released code drops them")
     budget: BudgetOf = Field("layer", description="one budget for each layer, or one shared by all")
-    noise: Noise = Field("independent", description="noise of the adversarial pass")
+    noise: Noise = Field("independent", description="noise of the adversarial pass, or that of the clean pass (shared)")
 
     @model_validator(mode="after")
     def _order_fits_search(self) -> AdversarialDropoutOptions:
@@ -151,7 +145,7 @@ class AdversarialDropoutOptions(Method):
             )
         return self
 
-    def _options(self) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         searches = {
             "first-order": advdrop.FirstOrder(order=self.order, ties=self.ties),
             "iterated": advdrop.Iterated(self.steps),
@@ -165,16 +159,15 @@ class Sadd(AdversarialDropoutOptions):
     """Supervised adversarial dropout: keep the label under the worst mask."""
 
     semi_supervised = False
+    term = "SAdD"
 
-    noise: Noise = Field("shared", description="noise of the adversarial pass")
-
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return SAdD."""
-        return advdrop.SAdD(**self._options())
+    noise: Noise = Field("shared", description="noise of the adversarial pass, or that of the clean pass (shared)")
 
 
 class VirtualOptions(AdversarialDropoutOptions):
-    """The options that both kinds of VAdD share."""
+    """The options that all kinds of VAdD share."""
+
+    term = "VAdD"
 
     target: Literal["clean", "steady"] = Field(
         "clean", description="what the output is compared with: the clean pass, or the output without any noise"
@@ -183,12 +176,11 @@ class VirtualOptions(AdversarialDropoutOptions):
     confidence: NotNegative = Field(0.0, description="power of the weight by the confidence of the target; 0: none")
     fresh: bool = Field(False, description="flips start from a new mask, not from that of the clean pass")
 
-    def _options(self) -> dict[str, Any]:
-        from advdrop.objectives.targets import clean_output, steady_output
+    def _arguments(self) -> dict[str, Any]:
+        from advdrop.objectives import targets
 
-        target = steady_output if self.target == "steady" else clean_output
-        own = {"target": target, "detach": self.detach, "confidence": self.confidence, "fresh": self.fresh}
-        return super()._options() | own
+        own = self.model_dump(include={"detach", "confidence", "fresh"})
+        return super()._arguments() | own | {"target": getattr(targets, f"{self.target}_output")}
 
 
 class VaddKl(VirtualOptions):
@@ -196,10 +188,9 @@ class VaddKl(VirtualOptions):
 
     reversed_search: bool = Field(False, description="search with KL(perturbed, clean)")
 
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return VAdD."""
+    def _arguments(self) -> dict[str, Any]:
         searched = advdrop.reverse_kl if self.reversed_search else None
-        return advdrop.VAdD(divergence=advdrop.kl, search_divergence=searched, **self._options())
+        return super()._arguments() | {"divergence": advdrop.kl, "search_divergence": searched}
 
 
 class VaddQe(VirtualOptions):
@@ -207,16 +198,15 @@ class VaddQe(VirtualOptions):
 
     weight: NotNegative = Field(25.0, description="λmax")
 
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return VAdD."""
-        return advdrop.VAdD(divergence=advdrop.qe, **self._options())
+    def _arguments(self) -> dict[str, Any]:
+        return super()._arguments() | {"divergence": advdrop.qe}
 
 
 class NoFlips(VaddQe):
     """vadd-qe without its flips: keep the output under another random mask. Shows what the flips add."""
 
-    def _options(self) -> dict[str, Any]:
-        return super()._options() | {"delta": 0.0}
+    def _arguments(self) -> dict[str, Any]:
+        return super()._arguments() | {"delta": 0.0}
 
 
 class Terms(Section):

@@ -63,9 +63,8 @@ class Companion:
         value = nn.functional.cross_entropy(self.network(x), y, reduction="none")
         return (value * kept).sum() / kept.sum().clamp_min(1)
 
-    def trust(self) -> float:
+    def trust(self, skill: float) -> float:
         """Return the factor of the terms for unlabeled images, see :func:`advdrop.schedules.trust_in`."""
-        skill = self.skill()
         return trust_in(skill, skill_error(skill, len(self._tested), len(self._tested.y.unique())))
 
     def skill(self) -> float:

@@ -245,7 +245,9 @@ class Recorder:
         row |= {f"weight/{name}": weight for name, weight in metrics.weights.items()}
         training.metrics = Metrics()
         if training.companion is not None:
-            training.trust.value = training.companion.trust()
+            skill = training.companion.skill()
+            training.trust.value = training.companion.trust(skill)
+            row |= {"companion/skill": skill, "companion/trust": training.trust.value}
         self._count_time(training=True)
         if fabric.is_global_zero and (last or (options.evaluate_every > 0 and epoch % options.evaluate_every == 0)):
             row |= self.evaluate()

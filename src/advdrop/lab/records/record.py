@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from advdrop.lab.choices import Labels
+from advdrop.lab.config.config import first_error
+from advdrop.lab.config.terms import Section
 from advdrop.lab.files import read_json, write_text
-from advdrop.lab.suites.suite import Key
 
 if TYPE_CHECKING:  # imports torch
     from advdrop.lab.engine.rundir import Row, RunDirectory
@@ -23,21 +24,36 @@ MEASUREMENT = "advdrop measurement 1"
 ERROR = "test_error_percent"
 KEPT = {"update": "update", "test/error_percent": ERROR, "train/loss": "train_loss", "seconds": "seconds"}
 """The columns of ``metrics.csv`` that a record keeps, and their names there. Those of the mask search are kept too."""
-Kind = TypeVar("Kind", bound="Sealed")
 
 
 class RecordError(ValueError):
     """A record that contradicts itself. The message names the file and what is wrong with it."""
 
 
-class Sealed(BaseModel):
+class Sealed(Section):
     """A file with a digest of its content. A file that was edited by hand does not have its digest any more."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     digest: str = ""
     columns: ClassVar[str]  # the field with lists of numbers, each of which becomes a line of the file
     place: ClassVar[str]  # the file in a ledger, with the names of fields in braces
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file. One that contradicts itself is an error."""
+        try:
+            values = read_json(path)
+        except ValueError as error:
+            raise RecordError(str(error)) from None
+        try:
+            found = cls.model_validate(values)
+            complaint = next(found.complaints(), None)
+        except ValidationError as error:
+            raise RecordError(f"{path} is not a record: {first_error(error)}") from None
+        except ValueError as error:  # half of a surrogate pair
+            raise RecordError(f"{path} is not a record: {error}") from None
+        if complaint:
+            raise RecordError(f"{path}: {complaint}")
+        return found
 
     def same(self, other: Self) -> bool:
         """Return True if the other one has the same numbers."""
@@ -131,21 +147,12 @@ class Record(Sealed):
             yield f"{self.test_error_percent} % of {self.test_images} images is no whole number of images"
 
 
-class Place(NamedTuple):
-    """Where a run belongs: the suite, how it was run, and the key there."""
-
-    suite: str
-    protocol: str
-    preset: str
-    key: Key
+read_record = Record.read
 
 
-def record_of(run: RunDirectory, place: Place | None = None) -> Record:
-    """Make the record of a finished run, with its place in a suite if it has one."""
-    values = {name: run.result[name] for name in Record.model_fields if name in run.result}
-    if place is not None:
-        values |= {"suite": place.suite, "protocol": place.protocol, "preset": place.preset}
-        values |= {"column": place.key.column, "row": place.key.row}
+def record_of(run: RunDirectory, **place: str) -> Record:
+    """Make the record of a finished run. A place in a suite has the names suite, protocol, preset, column and row."""
+    values = {name: run.result[name] for name in Record.model_fields if name in run.result} | place
     values["dataset"] = run.config.dataset
     values["curve"] = curve_of(run.metrics(), run.result[ERROR])
     values["config"] = run.config.model_dump(mode="json", exclude={"data_dir"})
@@ -172,49 +179,24 @@ def split_checksum(run: RunDirectory) -> str:
     return digest.hexdigest()
 
 
-def read_record(path: Path) -> Record:
-    """Read a record. One that contradicts itself is an error."""
-    return read_sealed(path, Record)
-
-
-def read_sealed(path: Path, kind: type[Kind]) -> Kind:
-    """Read a file of this kind. One that contradicts itself is an error."""
-    try:
-        values = read_json(path)
-    except ValueError as error:
-        raise RecordError(str(error)) from None
-    try:
-        record = kind.model_validate(values)
-        complaint = next(record.complaints(), None)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        words = [".".join(str(part) for part in first["loc"]), first["msg"]]
-        raise RecordError(f"{path} is not a record: {' '.join(' '.join(words).split())}") from None
-    except ValueError as error:  # half of a surrogate pair
-        raise RecordError(f"{path} is not a record: {error}") from None
-    if complaint:
-        raise RecordError(f"{path}: {complaint}")
-    return record
-
-
 def is_record(path: Path) -> bool:
     """Return True if a JSON file is a record of a run, or a damaged file. Other files may be in the same folder."""
-    values = _fields(path)
-    return values is None or ((values.get("format") == FORMAT or "digest" in values) and not is_measurement(path))
+    return _format(path) not in (None, MEASUREMENT)
 
 
 def is_measurement(path: Path) -> bool:
     """Return True if a JSON file is a measurement of a study."""
-    return (_fields(path) or {}).get("format") == MEASUREMENT
+    return _format(path) == MEASUREMENT
 
 
-def _fields(path: Path) -> dict[str, Any] | None:
-    """Return the fields of a JSON file, none if it is of another kind; None if it is damaged."""
+def _format(path: Path) -> str | None:
+    """Return the format of a JSON file, or None if it is of another kind. A damaged file counts as a record."""
     try:
         values = read_json(path)
     except ValueError:
-        return None
-    return values if isinstance(values, dict) else {}
+        return FORMAT
+    known = isinstance(values, dict) and ("digest" in values or values.get("format") in (FORMAT, MEASUREMENT))
+    return str(values.get("format")) if known else None
 
 
 @dataclass(frozen=True)
@@ -231,13 +213,12 @@ class Ledger:
         """Write a file, unless there is one: then say whether it has the same numbers (``repeated``) or ``other``."""
         path = self.path(found)
         if path.exists():
-            return "repeated" if read_sealed(path, type(found)).same(found) else "other"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, found.sealed().dump())
+            return "repeated" if type(found).read(path).same(found) else "other"
+        write_text(path, found.sealed().dump(), parents=True)
         return "added"
 
     def records(self) -> Iterator[Record]:
         """Yield the records of runs in the order of their files. One that contradicts itself is an error."""
         for path in sorted(self.folder.glob("*/*/*/*.json")):
             if is_record(path):
-                yield read_record(path)
+                yield Record.read(path)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from advdrop.lab.choices import Labels, PresetName
-from advdrop.lab.config.config import ConfigError, RunConfig, listed, merged, parse_method, read_yaml, unknown_name
+from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
+from advdrop.lab.config.config import ConfigError, MethodName, RunConfig, check_known, first_error, merged, read_yaml
 from advdrop.lab.config.terms import Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
@@ -29,13 +29,13 @@ class Reported(NamedTuple):
     bold: bool
 
     @classmethod
-    def of(cls, text: str) -> Reported:
+    def of(cls, text: object) -> Reported:
         """Read a number of a suite.
 
         >>> Reported.of("**0.99 ± 0.07**")
         Reported(mean=0.99, std=0.07, bold=True)
         """
-        found = re.fullmatch(r"(\*\*)?(\d+\.\d+)(?: ± (\d+\.\d+))?(\*\*)?", text)
+        found = re.fullmatch(r"(\*\*)?(\d+\.\d+)(?: ± (\d+\.\d+))?(\*\*)?", str(text))
         if found is None or (found[1] is None) != (found[4] is None):
             raise ValueError(f"{text!r} is not a number such as 12.36, 0.99 ± 0.07 or **0.99 ± 0.07**")
         return cls(float(found[2]), float(found[3]) if found[3] else None, found[1] is not None)
@@ -53,31 +53,22 @@ class Column(Section):
     labels: Labels
 
 
-def _reported(values: Any) -> Any:
-    return {key: Reported.of(str(text)) for key, text in values.items()} if isinstance(values, dict) else values
-
-
 class Row(Section):
     """A method, or a number that the paper quotes."""
 
     name: str
-    method: str | None = None
+    method: MethodName | None = None
     preset: PresetName | None = Field(None, description="instead of the one that is asked for")
     settings: dict[str, Any] = Field({}, description="over the recipe and the protocol")
     quoted: str | None = Field(None, description="the work that the paper took the number from")
-    paper: Annotated[dict[str, Reported], BeforeValidator(_reported)] = Field({}, description="for each column")
-
-    @field_validator("method")
-    @classmethod
-    def _known(cls, method: str | None) -> str | None:
-        return None if method is None else "+".join(parse_method(method))
+    paper: dict[str, Annotated[Reported, BeforeValidator(Reported.of)]] = Field({}, description="for each column")
 
 
 class Protocol(Section):
     """The number of seeds, and the settings that differ from the recipe, such as the length of the training."""
 
     about: str
-    seeds: Count
+    seeds: int = Field(ge=1, le=MOST_SEEDS)
     settings: dict[str, Any] = Field({}, description="over the recipe")
     columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
 
@@ -109,15 +100,14 @@ class Suite(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
-        named: list[tuple[str, Collection[str], Collection[str]]]
-        named = [("compare has row", pair, self.rows) for pair in self.compare]
-        named += [(f"rows.{key}.paper has column", row.paper, self.columns) for key, row in self.rows.items()]
-        named += [(f"protocols.{key}.columns has", one.columns, self.columns) for key, one in self.protocols.items()]
-        for what, given, known in named:
-            if unknown := [name for name in given if name not in known]:
-                raise ValueError(f"{what} {unknown_name(unknown[0], known)}")
-        if lost := [key for key, row in self.rows.items() if row.method is None and row.quoted is None]:
-            raise ValueError(f"rows.{lost[0]} has neither a method nor a source that it is quoted from")
+        for pair in self.compare:
+            check_known("compare has row", pair, self.rows)
+        for key, protocol in self.protocols.items():
+            check_known(f"protocols.{key}.columns has", protocol.columns, self.columns)
+        for key, row in self.rows.items():
+            check_known(f"rows.{key}.paper has column", row.paper, self.columns)
+            if row.method is None and row.quoted is None:
+                raise ValueError(f"rows.{key} has neither a method nor a source that it is quoted from")
         names = [*self.columns, *self.rows, *self.protocols]
         if bad := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
             raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters, digits and . + -")
@@ -128,14 +118,17 @@ class Suite(Section):
         """Return the suite of this name, or in this YAML file."""
         path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
         if not path.is_file():
-            raise ConfigError(f"suite {unknown_name(name, suites())}; a file of your own ends in .yaml")
+            check_known("suite", [name], suites())
         values = read_yaml(path, "suite")
         try:
             return cls.model_validate({"key": path.stem, **values})
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path}: {place} {first['msg'].removeprefix('Value error, ')}".strip()) from None
+            raise ConfigError(f"{path}: {first_error(error)}") from None
+
+    @property
+    def summary(self) -> str:
+        """One line for a list of suites."""
+        return f"{self.key}: {self.title}; rows {', '.join(self.trained)}; columns {', '.join(self.columns)}"
 
     @property
     def trained(self) -> list[str]:
@@ -144,8 +137,7 @@ class Suite(Section):
 
     def protocol(self, name: str) -> Protocol:
         """Return a protocol by its name."""
-        if name not in self.protocols:
-            raise ConfigError(f"protocol {unknown_name(name, self.protocols)}")
+        check_known("protocol", [name], self.protocols)
         return self.protocols[name]
 
     def cells(
@@ -157,27 +149,16 @@ class Suite(Section):
         """
         methods = {name for name in only if name not in self.rows}
         rows = [key for key in self.trained if not only or key in only or self.rows[key].method in methods]
-        known = {*self.trained, *(self.rows[key].method for key in self.trained)}
-        if unknown := [name for name in only if name not in known]:
-            raise ConfigError(f"--only has {unknown_name(unknown[0], self.trained)}")
-        if unknown := [name for name in columns if name not in self.columns]:
-            raise ConfigError(f"--columns has {unknown_name(unknown[0], self.columns)}")
+        known = dict.fromkeys([*self.trained, *(str(self.rows[key].method) for key in self.trained)])
+        check_known("--only has", only, known)
+        check_known("--columns has", columns, self.columns)
         for seed in range(self.protocol(protocol).seeds if seeds is None else seeds):
             for column in columns or self.columns:
                 for row in rows:
                     yield Key(column, row, seed)
 
-    def config(
-        self,
-        key: Key,
-        protocol: str,
-        preset: PresetName,
-        *,
-        shape: Sequence[int],
-        examples: int,
-        data_dir: Path | None = None,
-    ) -> RunConfig:
-        """Return the whole configuration of a run on training data of this shape and number of examples."""
+    def config(self, key: Key, protocol: str, preset: PresetName, **data: Any) -> RunConfig:
+        """Return the whole configuration of a run; ``data`` are shape, examples and data_dir of ``recipes.resolve``."""
         from advdrop.lab.config.recipes import resolve  # imports torch
 
         column, row, length = self.columns[key.column], self.rows[key.row], self.protocol(protocol)
@@ -185,14 +166,12 @@ class Suite(Section):
             raise ConfigError(f"{row.name} is quoted from {row.quoted}; there is nothing to run")
         return resolve(
             column.dataset,
-            shape=shape,
-            examples=examples,
             labels=column.labels,
             method=row.method,
             preset=row.preset or preset,
             seed=key.seed,
-            data_dir=data_dir,
             settings=merged(length.settings, length.columns.get(key.column, {}), row.settings),
+            **data,
         )
 
 
@@ -211,8 +190,3 @@ def fingerprint(config: RunConfig) -> str:
     values = config.model_dump(mode="json", exclude={"data_dir", "engine"})
     text = yaml.safe_dump([values, config.engine.precision, config.engine.clip])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def described(suite: Suite) -> str:
-    """Return one line for a list of suites."""
-    return f"{suite.key}: {suite.title}; rows {listed(suite.trained)}; columns {listed(suite.columns)}"

@@ -95,9 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = parse([word for word in typed if word != "--debug"])
         if isinstance(parsed, int):
             return parsed
-        module, _, function = FUNCTIONS[type(parsed)].partition(".")
-        run: Callable[[Any], int] = getattr(import_module(f"advdrop.lab.cli.{module}"), function)  # takes seconds
-        return run(parsed)
+        return _function(type(parsed))(parsed)
     except KeyboardInterrupt:
         return _complain("stopped", 130, debug)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
@@ -107,6 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         usage = isinstance(error, ValueError | TypeError | OSError)
         message = str(error) if usage or isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
         return _complain(message or type(error).__name__, getattr(error, "exit_code", 2 if usage else 1), debug)
+
+
+def _function(command: type[Any]) -> Callable[[Any], int]:
+    """Return the function of a command. Its module takes seconds to import, which a terminal shows."""
+    module, _, function = FUNCTIONS[command].partition(".")
+    terminal = sys.stderr.isatty()
+    print("starting ...\r" if terminal else "", end="", file=sys.stderr, flush=True)
+    found: Callable[[Any], int] = getattr(import_module(f"advdrop.lab.cli.{module}"), function)
+    print("            \r" if terminal else "", end="", file=sys.stderr, flush=True)
+    return found
 
 
 def _complain(message: str, code: int, debug: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from advdrop.lab.choices import MOST_SEEDS, Precision, PresetChoice, PresetName
+from advdrop.lab.choices import DATASETS, MOST_SEEDS, Precision, PresetChoice, PresetName
 
 
 def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
@@ -22,6 +22,24 @@ def _home(path: Path | None) -> Path | None:
 
 def _commas(texts: list[str]) -> list[str]:
     return [name for text in texts for name in text.split(",")]
+
+
+def _complete_method(incomplete: str) -> list[str]:
+    """Complete the last term of a sum, or of a list of methods."""
+    from advdrop.lab.config.terms import METHODS
+
+    start = max(incomplete.rfind(mark) for mark in "+,") + 1
+    return [incomplete[:start] + name for name in METHODS if name.startswith(incomplete[start:])]
+
+
+def _complete_dataset(incomplete: str) -> list[str]:
+    return [name for name in DATASETS if name.startswith(incomplete)]
+
+
+def _complete_suite(incomplete: str) -> list[str]:
+    from advdrop.lab.suites.suite import suites
+
+    return [name for name in (*suites(), "figure2", "figure3", "theory") if name.startswith(incomplete)]
 
 
 _what = partial(_option, panel="What is trained")
@@ -41,7 +59,10 @@ class Recipe:
     """The options that ``train`` and ``compare`` share."""
 
     dataset: str | None = _what(
-        None, "Name (advdrop data list shows them), .npz file or folder of images.", show_default="mnist5k"
+        None,
+        "Name (advdrop data list shows them), .npz file or folder of images.",
+        show_default="mnist5k",
+        autocompletion=_complete_dataset,
     )
     labels: str | None = _what(
         None, "Number of labels to use, equally many of each class, or 'all'.", metavar="<int|all>", show_default="100"
@@ -86,7 +107,9 @@ class Train(Recipe):
     name: str | None = Argument(
         None, help="Name of the run, a folder in runs/.", show_default="DATASET-LABELS-METHOD-SEED"
     )
-    method: str | None = _what(None, "Terms that are added to the cross-entropy.", show_default="vadd-qe")
+    method: str | None = _what(
+        None, "Terms that are added to the cross-entropy.", show_default="vadd-qe", autocompletion=_complete_method
+    )
     seed: int | None = _what(None, "Seed of everything that is random.", show_default="0")
     devices: int | None = _machine(None, "Number of processes on each machine. They share each batch.")
     nodes: int | None = _machine(None, "Number of machines.")
@@ -109,7 +132,11 @@ class Compare(Recipe):
     """
 
     methods: list[str] = _what(
-        ["dropout", "pi", "vadd-qe"], "Methods, separated by commas.", metavar="METHODS", callback=_commas
+        ["dropout", "pi", "vadd-qe"],
+        "Methods, separated by commas.",
+        metavar="METHODS",
+        callback=_commas,
+        autocompletion=_complete_method,
     )
     seeds: int = _seeds(1, "Number of runs of each method, with seeds 0, 1, ...")
     out: Path | None = _file(None, "Folder of the run directories.", show_default="runs/compare-DATASET-LABELS")
@@ -131,7 +158,9 @@ class Reproduce:
       advdrop reproduce figure2
     """
 
-    suite: str | None = Argument(None, help="A table or a figure, or a YAML file of your own.")
+    suite: str | None = Argument(
+        None, help="A table or a figure, or a YAML file of your own.", autocompletion=_complete_suite
+    )
     protocol: str = _what("short", "Length of the runs. paper: as in the paper. short: for two CPU cores.")
     preset: PresetName = _what("paper", "Where the settings come from, see advdrop train --help.")
     only: list[str] = _names("Rows of the table, separated by commas.", metavar="ROWS", show_default="all")

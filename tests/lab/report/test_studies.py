@@ -51,6 +51,35 @@ def test_a_measurement_is_written_once_and_read_back(tmp_path):
     assert measurements(tmp_path) == measurements(path) == [found]
 
 
+def solved(deviation=0.0, **numbers):
+    """The measurement of the theorem with one coefficient moved."""
+    found = theory_of(**numbers)
+    moved = [value + deviation for value in found.series["training/age"]]
+    return found.model_copy(update={"series": found.series | {"training/age": moved}}).sealed()
+
+
+@pytest.mark.parametrize(
+    ("other", "outcome"),
+    [
+        (solved(5e-6), "repeated"),  # what another version of the solver did
+        (solved(9e-5, largest_gap=3e-12), "repeated"),
+        (solved(2e-4), "other"),
+        (solved(dropout_identity=1e-7), "other"),
+        (solved(fits=3.0), "other"),
+    ],
+)
+def test_the_precision_of_a_solver_makes_no_other_result(other, outcome, tmp_path):
+    Ledger(tmp_path).add(theory_of())
+    assert Ledger(tmp_path).add(other) == outcome
+
+
+def test_an_autoencoder_repeats_exactly(tmp_path):
+    Ledger(tmp_path).add(autoencoder_of())
+    assert Ledger(tmp_path).add(autoencoder_of(hoyer=0.6 + 1e-12)) == "other"
+    fewer = autoencoder_of(series={"edges": [-1.0, 0.0, 1.0], "activations": [0.5], "means": [0.25, 0.25]})
+    assert Ledger(tmp_path).add(fewer) == "other"
+
+
 def test_a_measurement_is_no_record_of_a_table(tmp_path):
     Ledger(tmp_path).add(autoencoder_of())
     path = Ledger(tmp_path).path(autoencoder_of())

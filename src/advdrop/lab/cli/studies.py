@@ -23,9 +23,8 @@ from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.html import page
 from advdrop.lab.report.studies import Study, studies_of
 from advdrop.lab.report.text_table import table
-from advdrop.lab.studies import pool
 from advdrop.lab.studies.autoencoders import VARIANTS
-from advdrop.lab.studies.measure import theory_measurement
+from advdrop.lab.studies.measure import AutoencoderTask, theory_measurement
 
 SEEDS = 3
 DATASETS = ("mnist5k", "mnist", "fashion-mnist")
@@ -81,7 +80,7 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
     for name in names:
         load(name, options.data_dir, download=not options.dry_run, progress=not options.quiet)  # complains at once
         for seed in range(options.seeds or SEEDS):
-            tasks += [pool.Task(row, VARIANTS[row], name, data_dir, seed) for row in rows]
+            tasks += [AutoencoderTask(row, VARIANTS[row], name, data_dir, seed) for row in rows]
     found = {task: kept(options, task) for task in tasks}
     left = [task for task in tasks if found[task] is None]
     if options.dry_run:
@@ -94,7 +93,7 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
 
 
 def train(
-    options: Reproduce, tasks: Sequence[pool.Task], jobs: int, found: dict[pool.Task, Measurement | None]
+    options: Reproduce, tasks: Sequence[AutoencoderTask], jobs: int, found: dict[AutoencoderTask, Measurement | None]
 ) -> None:
     """Train autoencoders with one thread each, so that no number depends on how many there are at a time."""
     errors = []
@@ -109,13 +108,13 @@ def train(
         raise errors[0]
 
 
-def result_path(options: Reproduce, task: pool.Task) -> Path:
+def result_path(options: Reproduce, task: AutoencoderTask) -> Path:
     """Return the file of a trained autoencoder's measurement. Other settings have another name."""
     settings = hashlib.sha256(json.dumps(asdict(task.settings), sort_keys=True).encode()).hexdigest()[:8]
     return options.out / f"autoencoder-{task.dataset}-{task.row}-{task.seed}-{settings}.json"
 
 
-def kept(options: Reproduce, task: pool.Task) -> Measurement | None:
+def kept(options: Reproduce, task: AutoencoderTask) -> Measurement | None:
     """Return the measurement of an earlier command, or with ``--missing`` that of the records."""
     record = options.results / "autoencoder" / task.dataset / f"{task.row}-{task.seed}.json"
     paths = [result_path(options, task), *([record] if options.missing else [])]

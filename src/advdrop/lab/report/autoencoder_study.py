@@ -11,7 +11,7 @@ from statistics import fmean
 from advdrop.lab.records.measurement import LEVELS, Measurement
 from advdrop.lab.report.charts import DIVERGING, WIDTH, Figure, Line, chart, corner, drawing, show, tiled, unpacked
 from advdrop.lab.report.statistics import Summary
-from advdrop.lab.report.studies import Study, lower
+from advdrop.lab.report.study import Study, lower
 
 NAMES = {
     "none": "no dropout",

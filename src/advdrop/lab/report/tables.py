@@ -59,7 +59,7 @@ def plain(text: str) -> str:
     >>> plain("a|b *c* <i> l_AT _d_ x&y &lt;")
     'a\\|b \\*c\\* &lt;i> l_AT \\_d\\_ x&y &amp;lt;'
     """
-    text = re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", _line(text))
+    text = re.sub(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", _line(text))
     return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
 
 
@@ -105,7 +105,7 @@ def escaped(text: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Render a table as CSV. A quote goes before a cell that a spreadsheet would take for a formula."""
+    """Render a table as CSV, without HTML tags; a quote is put before what a spreadsheet would take for a formula."""
     text = io.StringIO()
     rows = [[_harmless(cell.text) for cell in row] for row in table.cells]
     csv.writer(text, lineterminator="\n").writerows([table.head, *rows])
@@ -113,13 +113,9 @@ def comma_separated(table: Table) -> str:
 
 
 def _harmless(text: str) -> str:
+    text = text.replace("<", "&lt;")
     number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, flags=re.IGNORECASE)
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not number else text
-
-
-def by_name(table: Table) -> list[dict[str, str]]:
-    """Render a table for JSON: for each row, the text of each column."""
-    return [dict(zip(table.head, (cell.text for cell in row), strict=True)) for row in table.cells]
 
 
 def _line(text: str) -> str:

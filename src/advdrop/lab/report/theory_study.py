@@ -7,7 +7,7 @@ from math import log10
 
 from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.report.charts import COLORS, Figure, Line, chart
-from advdrop.lab.report.studies import Claim, Study
+from advdrop.lab.report.study import Claim, Study
 
 METHODS = {
     "ridge": ("ridge", "log10 of the penalty"),

@@ -10,8 +10,7 @@ import pytest
 from advdrop.lab.records.measurement import Measurement, measurements, read_measurement
 from advdrop.lab.records.record import Ledger, RecordError, is_measurement, is_record
 from advdrop.lab.report.formats import FORMATS, details, page
-from advdrop.lab.report.studies import studies_of
-from advdrop.lab.report.study import lower
+from advdrop.lab.report.studies import lower, studies_of
 from studies import autoencoder_of, theory_of
 
 PICTURE = base64.b85encode(zlib.compress(bytes([31, 0, 225, 0] * 3))).decode()

@@ -21,8 +21,7 @@ from advdrop.lab.records.measurement import Measurement, read_measurement
 from advdrop.lab.records.record import Ledger
 from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.formats import page
-from advdrop.lab.report.studies import studies_of
-from advdrop.lab.report.study import Study
+from advdrop.lab.report.studies import Study, studies_of
 from advdrop.lab.report.text_table import table
 from advdrop.lab.studies.autoencoders import VARIANTS
 from advdrop.lab.studies.measure import AutoencoderTask, theory_measurement

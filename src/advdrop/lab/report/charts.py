@@ -203,14 +203,16 @@ def standalone(figure: Figure) -> str:
     return f"{head}>{style}{rest}\n"
 
 
-def unpacked(picture: str, factor: float) -> list[int]:
+def unpacked(picture: str, factor: float) -> Any:
     """Return the steps, from -31 to 31, of a packed picture on a scale that is ``1 / factor`` times its own.
 
-    >>> unpacked(base64.b85encode(zlib.compress(bytes([31, 225, 0]))).decode(), 0.5)
-    [16, -16, 0]
+    >>> unpacked(base64.b85encode(zlib.compress(bytes([31, 225, 0]))).decode(), 0.5).tolist()
+    [16.0, -16.0, 0.0]
     """
-    levels = [min(LEVELS, max(-LEVELS, round((b - 256 if b > 127 else b) * factor))) for b in range(256)]
-    return [levels[byte] for byte in zlib.decompress(base64.b85decode(picture))]
+    import numpy as np
+
+    steps = np.frombuffer(zlib.decompress(base64.b85decode(picture)), dtype=np.int8)
+    return (steps * factor).round().clip(-LEVELS, LEVELS)
 
 
 def tiled(values: Sequence[float], tall: int, wide: int) -> Any:
@@ -221,19 +223,14 @@ def tiled(values: Sequence[float], tall: int, wide: int) -> Any:
     """
     import numpy as np
 
-    tiles = np.full((ceil(len(values) / (tall * wide)), tall * wide), np.nan)
-    tiles.flat[: len(values)] = values
-    across = ceil(sqrt(len(tiles)))
-    pixels = np.full((ceil(len(tiles) / across) * (tall + 1) + 1, across * (wide + 1) + 1), np.nan)
-    for number, tile in enumerate(tiles):
-        top, left = corner(number, tall, wide, across)
-        pixels[top : top + tall, left : left + wide] = tile.reshape(tall, wide)
-    return pixels
-
-
-def corner(number: int, tall: int, wide: int, across: int) -> tuple[int, int]:
-    """Return the row and the column of the first pixel of a tile."""
-    return number // across * (tall + 1) + 1, number % across * (wide + 1) + 1
+    count = ceil(len(values) / (tall * wide))
+    across = ceil(sqrt(count))
+    down = ceil(count / across)
+    tiles = np.full(down * across * tall * wide, np.nan)
+    tiles[: len(values)] = values
+    tiles = np.pad(tiles.reshape(down, across, tall, wide), ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=np.nan)
+    pixels = tiles.swapaxes(1, 2).reshape(down * (tall + 1), across * (wide + 1))
+    return np.pad(pixels, ((0, 1), (0, 1)), constant_values=np.nan)
 
 
 def show(axes: Axes, pixels: Any, colors: Sequence[str], low: float, high: float) -> None:

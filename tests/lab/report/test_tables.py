@@ -12,7 +12,8 @@ from markdown_it import MarkdownIt
 
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import FORMATS
-from advdrop.lab.report.tables import Cell, Table, comma_separated, escaped, latex, markdown
+from advdrop.lab.report.sections import Cell, Table
+from advdrop.lab.report.tables import comma_separated, escaped, latex, markdown
 from ledger import loose_of
 
 NAMES = [

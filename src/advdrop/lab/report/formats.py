@@ -16,9 +16,9 @@ from advdrop.lab.report import tables
 from advdrop.lab.report.charts import STYLE
 from advdrop.lab.report.collect import Results
 from advdrop.lab.report.figures import figures
-from advdrop.lab.report.sections import configuration_table, error_table, sections
+from advdrop.lab.report.sections import Table, configuration_table, error_table, sections
 from advdrop.lab.report.studies import Study, study_sections
-from advdrop.lab.report.tables import Table, plain
+from advdrop.lab.report.tables import plain
 
 COLUMNS = [
     *("suite", "protocol", "preset", "column", "row", "method", "dataset", "labels", "seed", "updates"),

@@ -1,14 +1,15 @@
-"""A table of results as sections that every format can show: tables, sentences, verdicts and commands."""
+"""A table of results as sections without a format: tables, sentences, verdicts and commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
+from advdrop.lab.records.record import Record
 from advdrop.lab.report.collect import Entry, Results, choices
 from advdrop.lab.report.commands import commands
 from advdrop.lab.report.statistics import judged, numbers, p_value
-from advdrop.lab.report.tables import Cell, Table
 
 HELD, REVERSED, UNKNOWN = "What held", "What was the other way round", "What is not known yet"
 SEEDS = "n is the number of seeds; each seed in brackets leads to its record."
@@ -21,6 +22,32 @@ COST = (
     "An update of one method costs several of another. “At equal cost” is the error when the training had cost as much "
     "as the whole training of the cheapest row. The schedules of the other rows had not ended by then."
 )
+
+
+class Cell(NamedTuple):
+    """A text and how it is shown.
+
+    It is ``bold`` as in the paper, the ``best`` of a column, ``code``, or ``soft`` if it is no result. HTML shows the
+    links of a cell that is ``listed`` after its text.
+    """
+
+    text: str
+    kind: Literal["", "bold", "best", "code", "soft", "listed"] = ""
+    links: Sequence[tuple[str, Record]] = ()  # HTML shows these links to records instead of the text
+    hint: str = ""  # what HTML shows when the pointer is on the cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """The names of the columns, and the rows; the first cell of a row is its name."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows without the head."""
+        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
 
 
 class Section(NamedTuple):

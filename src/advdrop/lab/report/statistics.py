@@ -62,12 +62,8 @@ class Difference(NamedTuple):
     def words(self, than: str) -> str:
         """Return the difference in words.
 
-        >>> Difference(0.12, 0.05).words("the paper")
-        'higher than the paper by 0.12 ± 0.05'
         >>> Difference(-0.02, 0.05).words("the paper")
         'lower than the paper by 0.02 ± 0.05, which may be chance'
-        >>> Difference(0.3, None).words("Π model")
-        'higher than Π model by 0.30 in a single run'
         """
         equal = abs(self.mean) < 0.005
         side = "higher" if self.mean > 0 else "lower"

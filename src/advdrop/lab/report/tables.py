@@ -1,4 +1,4 @@
-"""A table without a format, and one small renderer for each format. Each renderer escapes the text for its format.
+"""A table as Markdown, LaTeX and CSV. Each renderer escapes the text for its format.
 
 Plain text for a terminal is in ``text_table.py``. The renderer for HTML is the macro ``grid`` of ``page.html``.
 """
@@ -8,38 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
-from advdrop.lab.records.record import Record
 from advdrop.lab.report import text_table
-
-
-class Cell(NamedTuple):
-    """A text and how it is shown.
-
-    It is ``bold`` as in the paper, the ``best`` of a column, ``code``, or ``soft`` if it is no result. HTML shows the
-    links of a cell that is ``listed`` after its text.
-    """
-
-    text: str
-    kind: Literal["", "bold", "best", "code", "soft", "listed"] = ""
-    links: Sequence[tuple[str, Record]] = ()  # HTML shows these links to records instead of the text
-    hint: str = ""  # what HTML shows when the pointer is on the cell
-
-
-@dataclass(frozen=True)
-class Table:
-    """The names of the columns, and the rows; the first cell of a row is its name."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
-
-    @property
-    def cells(self) -> list[list[Cell]]:
-        """The rows without the head."""
-        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+from advdrop.lab.report.sections import Cell, Table
 
 
 def markdown(table: Table) -> str:

@@ -166,7 +166,7 @@ def test_the_study_of_autoencoders():
     ]
     assert study.rows[0][1] == "0.0101 ± 0.0001"
     assert study.rows[0][-1] == "3"
-    assert study.notes[0].startswith("The comparison is void as the paper makes it")
+    assert study.notes[0].startswith("The paper's comparison does not apply here")
     assert "is 3.1 times that of no dropout" in study.notes[0]
     assert (
         "own output as target 1.53 times that of dropout, adversarial dropout, own output as target 3.09 times"

@@ -99,7 +99,6 @@ def chart(
                 axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
         scale(axes, lines, log, within)
         axes.set(xlabel=plain(x_label), ylabel=plain(y_label))
-        legend(figure, names)
         ends = "; ".join(f"{line.name} ends at {line.y[-1]:.3g}" for line in lines)
         return Figure(title, save(f"{title}. {y_label} against {x_label}. {ends}."), note)
 
@@ -127,18 +126,14 @@ def scale(axes: Axes, lines: Sequence[Line], log: bool, within: tuple[float, flo
     axes.grid(axis="y")
 
 
-def legend(figure: Drawing, names: Sequence[str]) -> None:
-    """Put the names of the lines below a chart, in two columns if they are short."""
-    figure.legend(loc="outside lower left", ncols=_columns(names))
-
-
 def _columns(names: Sequence[str]) -> int:
+    """Return the number of columns of a legend: two if the names are short."""
     return 2 if len(names) > 1 and max(map(len, names)) < 26 else 1
 
 
 @contextmanager
 def drawing(title: str, height: float, names: Sequence[str] = ()) -> Iterator[tuple[Drawing, Callable[[str], str]]]:
-    """Yield an empty drawing with room for a legend, and a function from a text alternative to the SVG."""
+    """Yield an empty drawing, and a function from a text alternative to the SVG. ``names`` get a legend below it."""
     import matplotlib
     from matplotlib.figure import Figure as Drawing
 
@@ -152,6 +147,8 @@ def drawing(title: str, height: float, names: Sequence[str] = ()) -> Iterator[tu
         figure.suptitle("\n".join(words), x=0.01, ha="left", fontsize=13, fontweight="bold")
 
         def save(said: str) -> str:
+            if names:
+                figure.legend(loc="outside lower left", ncols=_columns(names))
             text = io.StringIO()
             figure.savefig(text, format="svg", metadata={"Date": None})
             return inline(text.getvalue(), said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
-from advdrop.lab.report.charts import COLORS, DIVERGING, WIDTH, Figure, drawing, legend, plain, show, tiled
+from advdrop.lab.report.charts import COLORS, DIVERGING, WIDTH, Figure, drawing, plain, show, tiled
 
 if TYPE_CHECKING:  # reports are made without torch
     from matplotlib.axes import Axes
@@ -43,7 +43,6 @@ def figure(found: Explanation) -> Figure:
             y, x = (tiled(changes, *_tile(found)) == change).nonzero()
             places[len(panels) - 1].scatter(x, y, s=60, facecolors="none", edgecolors=color)
         _bars(bottom.subplots(), found)
-        legend(drawn, BARS)
         return Figure(found.title, save(f"{found.title}. {found.summary}"), found.summary)
 
 

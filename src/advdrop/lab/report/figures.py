@@ -19,7 +19,6 @@ from advdrop.lab.report.charts import (
     Line,
     chart,
     drawing,
-    legend,
     plain,
     show,
     tiled,
@@ -81,7 +80,6 @@ def overview(results: Results, column: str) -> Figure:
         axes.set_xlim(left=0)
         axes.set_yticklabels([plain(suite.rows[row].name, 28) for row in shown], fontsize=11)
         axes.grid(axis="x")
-        legend(drawn, SIDES)
         said = []
         for row in shown:
             here = entries[row].summary

@@ -15,7 +15,9 @@ from torch import nn
 import advdrop
 from advdrop.lab.cli.compare import results_table
 from advdrop.lab.cli.main import parse
-from page import IMAGES, PAGES, TABLES, filled, images
+from advdrop.lab.report.collect import results_of
+from ledger import run_of, suite_of
+from page import IMAGES, PAGES, TABLES, answer, filled, images
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -65,6 +67,27 @@ def test_tables_are_made_from_the_records(name):
     page = (ROOT / name).read_text()
     assert filled(page) == page
     assert page.count("<!-- ") == 2 * len(re.findall("<!-- [a-z0-9-]+ -->\\n[|#]", page)) > 0
+
+
+def test_the_answer_is_three_sentences_with_the_numbers_of_the_table(tmp_path):
+    suite = suite_of(tmp_path)
+    runs = [run_of(suite, "vadd", seed, (40.0, error)) for seed, error in enumerate((4.0, 4.1, 4.2))]
+    runs += [run_of(suite, "pi", seed, (40.0, error)) for seed, error in enumerate((6.0, 6.1, 6.3))]
+    (results,) = results_of(runs, {suite.key: suite})
+    first, second, third = answer(results)
+    assert first == "With 20 labels, the test error of VAdD (KL) is lower than that of Π model by 2.03 ± 0.14."
+    assert second == (
+        "Of 2 claims that one method has a lower error than another, 1 held (VAdD (KL) below Π model, 20 labels), "
+        "0 turned out the other way round, and 1 are not known yet."
+    )
+    assert third == (
+        "Of 1 errors that the paper has as well, 1 are higher here by more than their 95 % interval, "
+        "after 40 updates instead of 1,000."
+    )
+    chance = [run_of(suite, row, seed, (40.0, 4.0 + seed * (row == "pi"))) for row in ("vadd", "pi") for seed in (0, 1)]
+    assert answer(*results_of(chance, {suite.key: suite}))[0].endswith(
+        "which may be chance: with 2 seeds, a difference below 8.17 cannot be seen."
+    )
 
 
 def test_pictures_are_made_from_the_records():

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advdrop.lab.report.autoencoder_study import square
 from advdrop.lab.report.charts import COLORS, STYLE, Line, chart, standalone, tiled, unpacked
+from advdrop.lab.report.figures import feature_square
 from pixels import pictures
 
 EVIL = '<script>alert(1)</script> & "quotes" \'single\' ]]> $x$ \\frac #0072b2 id="a"'
@@ -141,7 +141,7 @@ def test_tiles_are_side_by_side_with_nothing_between():
 
 @pytest.mark.parametrize("dead", [0, 2])
 def test_the_dead_are_crossed_out_and_signs_have_their_colors(dead):
-    svg = square("a < b", [31, -31, 0, 15] * 5, (1, 2, 2), dead)
+    svg = feature_square("a < b", [31, -31, 0, 15] * 5, (1, 2, 2), dead)
     assert svg.count("stroke-opacity: 0.5") == 2 * dead
     assert 'aria-label="a &lt; b"' in svg
     (picture,) = pictures(svg)
@@ -155,4 +155,4 @@ def test_the_dead_are_crossed_out_and_signs_have_their_colors(dead):
 
 def test_an_unpacked_picture_stays_within_its_steps():
     text = base64.b85encode(zlib.compress(bytes([31, 225, 3]))).decode()
-    assert unpacked(text, 4.0) == [31, -31, 12]
+    assert unpacked(text, 4.0).tolist() == [31, -31, 12]

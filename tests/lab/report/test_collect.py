@@ -1,10 +1,8 @@
-import shlex
-
 import pytest
 
 from advdrop.lab.config.config import ConfigError, merged
 from advdrop.lab.records.record import Ledger, RecordError
-from advdrop.lab.report.collect import LOOSE, ORDER, check, collect, results_of
+from advdrop.lab.report.collect import LOOSE, ORDER, at_cost, check, collect, results_of
 from advdrop.lab.report.statistics import Difference
 from advdrop.lab.suites.suite import suites
 from ledger import loose_of, run_of, suite_of
@@ -119,6 +117,23 @@ def test_what_was_not_measured_before_the_budget_was_spent_is_unknown(suite):
     assert table.entries["pi", "20"].equal_cost is None
 
 
+@pytest.mark.parametrize(
+    ("each", "budget", "error"),
+    [
+        (1.0, 30.0, 2.0),  # 30 updates: the last one measured is that of 20
+        (1.0, 20.0, 2.0),
+        (1.0, 19.9, 3.0),
+        (2.0, 30.0, 3.0),  # 15 updates
+        (1.0, 9.9, None),
+        (1.0, 1000.0, 1.0),
+    ],
+)
+def test_the_error_at_a_cost_is_the_last_one_measured_before(each, budget, error):
+    run = loose_of("pi", 0, (3.0, 2.0, None, 1.0), milliseconds_per_update=each)
+    assert at_cost([run], budget) == error
+    assert at_cost([], budget) is None
+
+
 def test_rows_are_compared_on_the_seeds_they_share(suite):
     runs = [run_of(suite, "vadd", seed, (50.0, last)) for seed, last in enumerate((4.1, 4.2, 4.3))]
     runs += [run_of(suite, "pi", seed, (50.0, last)) for seed, last in enumerate((4.0, 4.0, 4.0, 9.0))]
@@ -203,10 +218,23 @@ def test_an_invalid_configuration_is_refused_with_the_name_of_its_record(suite):
     assert complaint(results_of, [loose]).startswith("the record digits 20 <b> seed 0 has an invalid configuration")
 
 
-def test_a_record_that_is_there_twice_is_refused(suite):
-    expected = "the record small short paper 20 vadd seed 0 is there twice"
-    assert complaint(tables, suite, run_of(suite), run_of(suite)) == expected
-    assert complaint(results_of, [loose_of(), loose_of()]) == "the record digits 20 vadd-kl seed 0 is there twice"
+def test_copies_of_a_record_count_once(suite):
+    (table,) = tables(suite, run_of(suite), run_of(suite, finished="2027-01-01"))
+    assert table.records == [run_of(suite)]
+    (table,) = results_of([loose_of(), loose_of(finished="2027-01-01")])
+    assert table.records == [loose_of()]
+
+
+def test_two_results_of_one_cell_are_refused(suite):
+    assert complaint(tables, suite, run_of(suite), run_of(suite, "vadd", 0, (40.0, 11.0))) == (
+        "the record small short paper 20 vadd seed 0 is there twice, with different errors; leave one of them out"
+    )
+
+
+def test_a_run_that_was_repeated_with_other_errors_is_a_row_named_by_its_date():
+    (table,) = results_of([loose_of(), loose_of("vadd-kl", 0, (40.0, 11.0), finished="2027-01-01")])
+    assert [row.name for row in table.suite.rows.values()] == ["vadd-kl", "vadd-kl, finished 2027-01-01"]
+    assert [entry.errors for entry in table.entries.values()] == [{0: 10.0}, {0: 11.0}]
 
 
 def test_protocols_and_presets_are_tables_of_their_own(suite):
@@ -249,15 +277,6 @@ def test_a_suite_without_the_papers_protocol_lists_no_deviations(tmp_path):
     assert table.deviations == []
 
 
-def test_a_row_is_run_again_with_the_seeds_that_it_had(suite):
-    (table,) = tables(suite, *(run_of(suite, "vadd", seed) for seed in range(3)))
-    command = "advdrop reproduce small --protocol short"
-    assert table.command("vadd") == f"{command} --only vadd --seeds 3 --data-dir DATA"
-    assert table.command("pi") == f"{command} --only pi --seeds 2 --data-dir DATA"  # the protocol's
-    (table,) = tables(suite, run_of(suite, preset="authors"))
-    assert table.command("vadd") == f"{command} --preset authors --only vadd --seeds 1 --data-dir DATA"
-
-
 def test_records_of_no_suite_make_a_table_of_their_own(suite):
     runs = [loose_of("vadd-kl", 0), loose_of("vadd-kl", 1), loose_of("pi", 0), loose_of("vat", 0, labels=50)]
     found = results_of([run_of(suite), *runs], {suite.key: suite})
@@ -269,9 +288,6 @@ def test_records_of_no_suite_make_a_table_of_their_own(suite):
     assert [(c.one, c.other, c.found.n) for c in table.comparisons] == [("vadd-kl", "pi", 1)]
     assert table.deviations == []
     assert table.suite.protocols["own"].about == "40 updates"
-    assert table.command("vadd-kl") == (
-        "advdrop compare --methods vadd-kl --dataset digits --labels 20 --updates 40 --seeds 2 (and its --set options)"
-    )
 
 
 def longer(record, updates):
@@ -288,7 +304,6 @@ def test_runs_of_several_lengths_are_tables_named_by_their_length():
     assert long.suite.title == "digits, 20 labels, 2,000 updates"
     assert [record.updates for record in long.records] == [2000, 2000]
     assert [(c.one, c.other) for c in long.comparisons] == [("vadd-kl", "pi")]
-    assert "--updates 2000" in long.command("pi")
 
 
 def test_runs_of_one_method_with_other_settings_are_rows_named_by_what_differs():
@@ -302,7 +317,6 @@ def test_runs_of_one_method_with_other_settings_are_rows_named_by_what_differs()
     ]
     assert [len(entry.records) for entry in table.entries.values()] == [1, 1, 1]
     assert len(table.comparisons) == 2
-    assert table.command(list(table.suite.rows)[1]).startswith("advdrop compare --methods vadd-kl ")
 
 
 def test_presets_of_one_method_are_rows_named_by_the_preset():
@@ -321,12 +335,6 @@ def test_records_of_no_suite_stay_as_they_are(suite):
     (table,) = results_of(records)
     assert table.records == records
     assert all(record.digest == record.computed_digest() for record in table.records)
-
-
-def test_a_command_is_quoted_for_the_shell():
-    (table,) = results_of([loose_of(dataset="my data/$(rm).npz")])
-    words = shlex.split(table.command("vadd-kl"))
-    assert words[words.index("--dataset") + 1] == "my data/$(rm).npz"
 
 
 def test_the_headline_comes_first():

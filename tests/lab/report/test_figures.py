@@ -21,7 +21,7 @@ def searched(record, **metrics):
 
 def test_a_curve_is_the_mean_over_seeds_with_a_band_of_a_standard_deviation(suite):
     runs = [run_of(suite, "vadd", 0, (40.0, 10.0)), run_of(suite, "vadd", 1, (44.0, 10.0))]
-    ((row, line),) = curves(table(suite, *runs), "20", ERROR)
+    ((row, line),) = curves(table(suite, *runs), "20", ERROR).items()
     # 42 ± sqrt((4 + 4)/1) = 2.8284
     assert row == "vadd"
     assert line.name == "VAdD (KL)"
@@ -33,13 +33,13 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_a_standard_deviation(suit
 
 def test_a_single_seed_and_equal_seeds_have_no_band(suite):
     for seeds in (1, 2):
-        ((_, line),) = curves(table(suite, *(run_of(suite, "vadd", seed) for seed in range(seeds))), "20", ERROR)
+        (line,) = curves(table(suite, *(run_of(suite, "vadd", seed) for seed in range(seeds))), "20", ERROR).values()
         assert (line.low, line.high) == ([], [])
 
 
 def test_a_curve_has_the_updates_at_which_all_seeds_were_measured(suite):
     runs = [run_of(suite, "vadd", 0, (40.0, None, 20.0, 10.0)), run_of(suite, "vadd", 1, (None, 30.0, 24.0, 12.0))]
-    ((_, line),) = curves(table(suite, *runs), "20", ERROR)
+    (line,) = curves(table(suite, *runs), "20", ERROR).values()
     assert line.x == [30.0, 40.0]
     assert line.y == [22.0, 11.0]
 
@@ -47,8 +47,8 @@ def test_a_curve_has_the_updates_at_which_all_seeds_were_measured(suite):
 def test_rows_keep_their_color_whether_the_others_were_run_or_not(suite):
     whole = curves(table(suite, *(run_of(suite, row) for row in suite.trained)), "20", ERROR)
     alone = curves(table(suite, run_of(suite, "vadd")), "20", ERROR)
-    assert [line.style for _, line in whole] == [0, 1, 2]
-    assert [line.style for _, line in alone] == [2]
+    assert [line.style for line in whole.values()] == [0, 1, 2]
+    assert [line.style for line in alone.values()] == [2]
 
 
 def test_a_chart_with_nothing_in_it_is_left_out(suite):
@@ -70,9 +70,9 @@ def test_what_the_search_did_is_drawn_where_it_was_written_down(suite):
         "Flipped units over time, 20 labels",
         "Share of the budget over time, 20 labels",
     ]
-    ((_, line),) = curves(results, "20", "flips")
+    (line,) = curves(results, "20", "flips").values()
     assert (line.x, line.y) == ([20.0, 30.0, 40.0], [3.0, 4.0, 5.0])
-    ((_, line),) = curves(results, "20", "budget_share")
+    (line,) = curves(results, "20", "budget_share").values()
     assert line.y == [0.3, 0.4, 0.5]
 
 

@@ -8,10 +8,8 @@ import pytest
 from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.formats import COLUMNS, FORMATS, as_csv, as_json, latex, main_table, markdown
-from advdrop.lab.report.html import page
-from advdrop.lab.report.sections import comparison_table, cost_table
-from advdrop.lab.report.verdicts import gaps, sentences
+from advdrop.lab.report.formats import COLUMNS, FORMATS, as_csv, as_json, latex, main_table, markdown, page
+from advdrop.lab.report.sections import comparison_table, cost_table, gaps, sentences
 from ledger import hostile, loose_of, run_of
 
 EVIL = "<script>alert(1)</script> & \"quotes\" | 'a', {b}_100% \\end #1 $x$ ~^\n\nnext"
@@ -110,7 +108,7 @@ def test_markdown_has_all_parts(results):
         "### Run it again",
     ]
     assert rows_of(text)["`training.updates`"] == ["40", "1000"]
-    assert "advdrop reproduce small --protocol short --only vadd --seeds 3 --data-dir DATA" in text
+    assert "advdrop reproduce small.yaml --protocol short --only vadd --columns 20 --seeds 3\n" in text
     assert "--only dropout" not in text
 
 
@@ -124,7 +122,7 @@ def test_parts_with_nothing_to_say_are_left_out(suite):
 
 
 def test_no_text_ends_a_cell_or_a_line_or_becomes_html_in_markdown(evil):
-    text = re.sub(r"```.*?```", "", markdown(evil), flags=re.DOTALL)  # commands are quoted for the shell, not for HTML
+    text = markdown(evil)
     assert "<script" not in text
     found = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
     assert len(found) == 6
@@ -144,8 +142,8 @@ def test_csv_is_read_back(results):
 def test_csv_of_difficult_texts_is_read_back(evil):
     rows = list(csv.DictReader(io.StringIO(as_csv(evil))))
     records = [record for found in evil for record in found.records]
-    assert [row["commit"] for row in rows] == [record.commit for record in records]
-    assert [row["dataset"] for row in rows] == [record.dataset for record in records]
+    for name in ("commit", "dataset"):
+        assert [row[name] for row in rows] == [getattr(record, name).replace("<", "&lt;") for record in records]
     assert rows[-1]["suite"] == ""  # a run of no suite
     assert rows[-1]["row"] == ""
 
@@ -202,6 +200,11 @@ def test_no_text_leaves_its_cell_in_latex(evil):
     comments = [line for line in latex(evil).splitlines() if line.startswith("%")]
     assert len(comments) == len(evil)
     assert not any(line.startswith("next") for line in latex(evil).splitlines())
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_format_keeps_a_tag_of_a_text(form, evil):
+    assert "<script" not in FORMATS[form](evil, [])
 
 
 @pytest.mark.parametrize("form", ["markdown", "csv", "json", "latex", "html"])

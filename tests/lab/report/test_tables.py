@@ -3,7 +3,6 @@
 import csv
 import html
 import io
-import json
 import re
 
 import pytest
@@ -13,7 +12,8 @@ from markdown_it import MarkdownIt
 
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import FORMATS
-from advdrop.lab.report.tables import Cell, Table, by_name, comma_separated, escaped, latex, markdown
+from advdrop.lab.report.sections import Cell, Table
+from advdrop.lab.report.tables import comma_separated, escaped, latex, markdown
 from ledger import loose_of
 
 NAMES = [
@@ -64,10 +64,9 @@ def test_latex_keeps_its_cells(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_csv_and_json_are_read_back(name):
+def test_csv_is_read_back_and_has_no_tags(name):
     (_, first, _) = csv.reader(io.StringIO(comma_separated(table(name))))
-    assert first[0].removeprefix("'") == name
-    assert json.loads(json.dumps(by_name(table(name))))[0] == {"name": name, "n": "1"}
+    assert first[0].removeprefix("'") == name.replace("<", "&lt;")
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-cmd|'/C calc'!A0", "@SUM(A1)", "\t=1", "-", "+-1"])
@@ -87,8 +86,7 @@ def test_a_data_set_may_have_any_name(form, name):
     text = FORMATS[form](
         results_of([loose_of("vadd-kl", dataset=f"{name}.npz"), loose_of("pi", dataset=f"{name}.npz")]), []
     )
-    if form in ("html", "markdown"):
-        assert "<script" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert "<script" not in text
     shown = {"html": html.escape(name), "latex": escaped(name.rpartition("/")[2])}.get(form)
     assert shown is None or shown in text
 

@@ -65,23 +65,23 @@ def test_the_gradient_is_that_of_the_loss(problem):
 def test_adversarial_training_is_its_decomposition(problem, delta):
     x, y, w = problem
     perturbed = squared_error(x + sign_perturbation(x, y, w, delta), y, w)
-    assert close(perturbed, adversarial_training(x, y, w, delta).total)
+    assert close(perturbed, adversarial_training(x, y, w, delta))
 
 
 @given(problems, st.floats(0, 3))
 def test_adversarial_training_penalizes_the_one_norm(problem, delta):
     x, y, w = problem
-    residual, found = np.abs(y - x @ w), adversarial_training(x, y, w, delta)
+    residual, norm = np.abs(y - x @ w), np.abs(w).sum()
     moved = np.count_nonzero(np.outer(residual, w).any(axis=1))  # a zero gradient has no sign to follow
-    assert close(found.first, 2 * delta * np.abs(w).sum() * residual.sum())
-    assert close(found.second, delta**2 * moved * np.abs(w).sum() ** 2)
+    expected = squared_error(x, y, w) + 2 * delta * norm * residual.sum() + delta**2 * moved * norm**2
+    assert close(adversarial_training(x, y, w, delta), expected)
 
 
 @given(problems, ranks)
 def test_adversarial_dropout_is_its_decomposition(problem, k):
     x, y, w = problem
     mask = linearized_mask(x, y, w, k)
-    assert close(squared_error(mask * x, y, w), adversarial_dropout(x, y, w, mask).total)
+    assert close(squared_error(mask * x, y, w), adversarial_dropout(x, y, w, mask))
 
 
 @given(problems, ranks)
@@ -116,7 +116,7 @@ def test_the_linearized_mask_is_not_the_worst_when_overshooting_does_more():
     assert squared_error(linearized_mask(x, y, w, 1) * x, y, w) == pytest.approx(1.1**2)
     assert squared_error(worst_mask(x, y, w, 1) * x, y, w) == pytest.approx(4.9**2)
     mask = worst_mask(x, y, w, 1)
-    assert adversarial_dropout(x, y, w, mask).total != pytest.approx(4.9**2)  # the identity is of the linearized mask
+    assert adversarial_dropout(x, y, w, mask) != pytest.approx(4.9**2)  # the identity is of the linearized mask
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -193,22 +193,6 @@ def test_repeated_features_can_be_fitted():
 def test_a_fit_converged_if_its_objective_is_close_to_its_bound():
     assert Fit(np.zeros(1), 0.0, 2.0, 2.0 * (1 - 1e-9)).converged
     assert not Fit(np.zeros(1), 0.0, 2.0, 2.0 * (1 - 1e-7)).converged
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"k": 4}, r"from 0 to 3, got 4"),
-        ({"k": -1}, r"from 0 to 3, got -1"),
-        ({"k": 1, "delta": 0.1}, r"give either k"),
-        ({}, r"give either k"),
-        ({"delta": -0.1}, r"not negative, got -0.1"),
-        ({"delta": float("nan")}, r"finite .* got nan"),
-    ],
-)
-def test_what_cannot_be_fitted_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        fit(np.eye(3), np.arange(3.0), **change)
 
 
 def test_the_nearest_point_of_a_half_plane():

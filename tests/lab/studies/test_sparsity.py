@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advdrop.lab.studies.sparsity import BINS, dead_units, edges, histogram, hoyer, measures, treves_rolls
+from advdrop.lab.studies.sparsity import BINS, edges, histogram, hoyer, measures, treves_rolls
 
 sizes = st.integers(2, 40)
 
@@ -47,7 +47,6 @@ def test_dead_units_of_a_network_made_by_hand():
     x = torch.tensor([[0.0], [1.0], [2.0]])
     weight, bias = torch.tensor([[-1.0], [1.0], [1.0]]), torch.tensor([0.0, 1.0, -1.5])
     activations = torch.relu(x @ weight.T + bias)
-    assert dead_units(activations).tolist() == [True, False, False]
     assert measures(activations)["dead_units"] == 1
 
 
@@ -75,16 +74,6 @@ def test_what_is_beyond_the_histogram_is_counted_at_its_ends():
     assert (shares[0], shares[-1], len(shares), len(edges())) == (0.25, 0.25, BINS, BINS + 1)
 
 
-@pytest.mark.parametrize(
-    ("activations", "message"),
-    [
-        (torch.ones(3), r"must be \(N, H\).* got \(3,\)"),
-        (torch.ones(3, 1), r"at least 2 units, got \(3, 1\)"),
-        (torch.ones(0, 3), r"got \(0, 3\)"),
-        (-torch.ones(2, 2), r"must not be negative, got -1; apply a ReLU"),
-        (torch.full((2, 2), float("nan")), "activations"),
-    ],
-)
-def test_what_is_no_activation_is_told(activations, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        measures(activations)
+def test_a_training_that_diverged_is_not_measured():
+    with pytest.raises(ValueError, match="activations"):
+        measures(torch.full((2, 2), float("nan")))

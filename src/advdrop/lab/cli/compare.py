@@ -25,7 +25,7 @@ from advdrop.lab.engine.worker import Cell, Result
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.html import page
+from advdrop.lab.report.formats import page
 from advdrop.lab.report.text_table import table
 
 Key = tuple[str, int]

@@ -7,7 +7,7 @@ from advdrop.lab.files import write_text
 from advdrop.lab.records.measurement import measurements
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.collect import collect
-from advdrop.lab.report.formats import FORMATS
+from advdrop.lab.report.formats import FORMATS, MARKER
 from advdrop.lab.report.studies import studies_of
 
 ENDINGS = {".html": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
@@ -22,10 +22,13 @@ def run_report(options: Report) -> int:
     if not results and not studies:
         where = ", ".join(map(str, options.results))
         raise RecordError(f"there is no record, no measurement and no finished run in {where}")
-    write_text(options.out, FORMATS[ENDINGS[options.out.suffix]](results, studies), parents=True)
+    out = options.out
+    if out.suffix == ".html" and out.is_file() and MARKER.encode() not in out.read_bytes():
+        raise ValueError(f"{out} is not a page of advdrop and is left as it is; choose another file with --out")
+    write_text(out, FORMATS[ENDINGS[out.suffix]](results, studies), parents=True)
     count = sum(len(found.records) for found in results) + sum(len(study.measurements) for study in studies)
     made = f"{len(results)} table{'' if len(results) == 1 else 's'}"
     if studies:
         made += f" and {len(studies)} stud{'y' if len(studies) == 1 else 'ies'}"
-    print(f"written to {options.out}: {made} from {count} records")
+    print(f"written to {out}: {made} from {count} record{'' if count == 1 else 's'}")
     return 0

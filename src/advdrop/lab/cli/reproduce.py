@@ -21,9 +21,8 @@ from advdrop.lab.engine.worker import Cell
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import Ledger, Sealed, record_of
 from advdrop.lab.report.collect import Results, check, results_of
-from advdrop.lab.report.formats import main_table
-from advdrop.lab.report.html import page
-from advdrop.lab.report.verdicts import gaps, sentences
+from advdrop.lab.report.formats import main_table, page
+from advdrop.lab.report.sections import gaps, sentences
 from advdrop.lab.suites.suite import Key, Suite, fingerprint, suites
 
 STUDIES = {

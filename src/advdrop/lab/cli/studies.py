@@ -20,12 +20,11 @@ from advdrop.lab.files import write_text
 from advdrop.lab.records.measurement import Measurement, read_measurement
 from advdrop.lab.records.record import Ledger
 from advdrop.lab.report.charts import standalone
-from advdrop.lab.report.html import page
+from advdrop.lab.report.formats import page
 from advdrop.lab.report.studies import studies_of
 from advdrop.lab.report.text_table import table
 from advdrop.lab.studies.autoencoders import VARIANTS
-from advdrop.lab.studies.measure import theory_measurement
-from advdrop.lab.studies.pool import Task
+from advdrop.lab.studies.measure import AutoencoderTask, theory_measurement
 
 SEEDS = 3
 DATASETS = ("mnist5k", "mnist", "fashion-mnist")
@@ -78,7 +77,7 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
     for name in names:
         load(name, options.data_dir, download=not options.dry_run, progress=not options.quiet)  # an error comes first
         for seed in range(options.seeds or SEEDS):
-            tasks += [Task(row, VARIANTS[row], name, options.data_dir, seed) for row in rows]
+            tasks += [AutoencoderTask(row, VARIANTS[row], name, options.data_dir, seed) for row in rows]
     left = [task for task in tasks if not file_of(task, options).is_file()]
     if options.dry_run:
         print(f"{len(left)} of {len(tasks)} autoencoders to train: {', '.join(task.name for task in left) or 'none'}")
@@ -88,7 +87,7 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
     return [read_measurement(file_of(task, options)) for task in tasks]
 
 
-def train(tasks: Sequence[Task], options: Reproduce) -> None:
+def train(tasks: Sequence[AutoencoderTask], options: Reproduce) -> None:
     """Train autoencoders with one thread each, so that no number depends on how many there are at a time."""
     jobs = options.jobs or (places(options.scheduler) if options.scheduler else available_cores())
     errors = []
@@ -102,7 +101,7 @@ def train(tasks: Sequence[Task], options: Reproduce) -> None:
         raise errors[0]
 
 
-def file_of(task: Task, options: Reproduce) -> Path:
+def file_of(task: AutoencoderTask, options: Reproduce) -> Path:
     """Return the file of a measurement: its record with ``--missing``, else one of the run directories.
 
     The name there depends on the settings, so that a measurement with other settings is not taken for this one.

@@ -1,1 +1,1 @@
-"""What runs came to: records, statistics, and the page that shows them. Imports no torch."""
+"""Statistics, tables, figures, and the page that shows results. Imports no torch."""

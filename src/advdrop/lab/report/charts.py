@@ -99,7 +99,6 @@ def chart(
                 axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
         scale(axes, lines, log, within)
         axes.set(xlabel=plain(x_label), ylabel=plain(y_label))
-        legend(figure, names)
         ends = "; ".join(f"{line.name} ends at {line.y[-1]:.3g}" for line in lines)
         return Figure(title, save(f"{title}. {y_label} against {x_label}. {ends}."), note)
 
@@ -127,18 +126,14 @@ def scale(axes: Axes, lines: Sequence[Line], log: bool, within: tuple[float, flo
     axes.grid(axis="y")
 
 
-def legend(figure: Drawing, names: Sequence[str]) -> None:
-    """Put the names of the lines below a chart, in two columns if they are short."""
-    figure.legend(loc="outside lower left", ncols=_columns(names))
-
-
 def _columns(names: Sequence[str]) -> int:
+    """Return the number of columns of a legend: two if the names are short."""
     return 2 if len(names) > 1 and max(map(len, names)) < 26 else 1
 
 
 @contextmanager
 def drawing(title: str, height: float, names: Sequence[str] = ()) -> Iterator[tuple[Drawing, Callable[[str], str]]]:
-    """Yield an empty drawing with room for a legend, and a function from a text alternative to the SVG."""
+    """Yield an empty drawing, and a function from a text alternative to the SVG. ``names`` get a legend below it."""
     import matplotlib
     from matplotlib.figure import Figure as Drawing
 
@@ -152,6 +147,8 @@ def drawing(title: str, height: float, names: Sequence[str] = ()) -> Iterator[tu
         figure.suptitle("\n".join(words), x=0.01, ha="left", fontsize=13, fontweight="bold")
 
         def save(said: str) -> str:
+            if names:
+                figure.legend(loc="outside lower left", ncols=_columns(names))
             text = io.StringIO()
             figure.savefig(text, format="svg", metadata={"Date": None})
             return inline(text.getvalue(), said)
@@ -203,14 +200,16 @@ def standalone(figure: Figure) -> str:
     return f"{head}>{style}{rest}\n"
 
 
-def unpacked(picture: str, factor: float) -> list[int]:
+def unpacked(picture: str, factor: float) -> Any:
     """Return the steps, from -31 to 31, of a packed picture on a scale that is ``1 / factor`` times its own.
 
-    >>> unpacked(base64.b85encode(zlib.compress(bytes([31, 225, 0]))).decode(), 0.5)
-    [16, -16, 0]
+    >>> unpacked(base64.b85encode(zlib.compress(bytes([31, 225, 0]))).decode(), 0.5).tolist()
+    [16.0, -16.0, 0.0]
     """
-    levels = [min(LEVELS, max(-LEVELS, round((b - 256 if b > 127 else b) * factor))) for b in range(256)]
-    return [levels[byte] for byte in zlib.decompress(base64.b85decode(picture))]
+    import numpy as np
+
+    steps = np.frombuffer(zlib.decompress(base64.b85decode(picture)), dtype=np.int8)
+    return (steps * factor).round().clip(-LEVELS, LEVELS)
 
 
 def tiled(values: Sequence[float], tall: int, wide: int) -> Any:
@@ -221,19 +220,14 @@ def tiled(values: Sequence[float], tall: int, wide: int) -> Any:
     """
     import numpy as np
 
-    tiles = np.full((ceil(len(values) / (tall * wide)), tall * wide), np.nan)
-    tiles.flat[: len(values)] = values
-    across = ceil(sqrt(len(tiles)))
-    pixels = np.full((ceil(len(tiles) / across) * (tall + 1) + 1, across * (wide + 1) + 1), np.nan)
-    for number, tile in enumerate(tiles):
-        top, left = corner(number, tall, wide, across)
-        pixels[top : top + tall, left : left + wide] = tile.reshape(tall, wide)
-    return pixels
-
-
-def corner(number: int, tall: int, wide: int, across: int) -> tuple[int, int]:
-    """Return the row and the column of the first pixel of a tile."""
-    return number // across * (tall + 1) + 1, number % across * (wide + 1) + 1
+    count = ceil(len(values) / (tall * wide))
+    across = ceil(sqrt(count))
+    down = ceil(count / across)
+    tiles = np.full(down * across * tall * wide, np.nan)
+    tiles[: len(values)] = values
+    tiles = np.pad(tiles.reshape(down, across, tall, wide), ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=np.nan)
+    pixels = tiles.swapaxes(1, 2).reshape(down * (tall + 1), across * (wide + 1))
+    return np.pad(pixels, ((0, 1), (0, 1)), constant_values=np.nan)
 
 
 def show(axes: Axes, pixels: Any, colors: Sequence[str], low: float, high: float) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any, NamedTuple
 
 from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.records.record import ERROR, Record, RecordError, is_measurement, is_record, read_record, record_of
-from advdrop.lab.report.statistics import Difference, Paired, Summary, at_cost, gap, holm, paired
+from advdrop.lab.report.statistics import Difference, Paired, Summary, gap, holm, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
 
 LOOSE = "(runs)"
 """The key of a table of runs that belong to no suite. No file of a suite can have this name."""
 ORDER = ("table1", "ablation", "sensitivity", "table2", "table-d1", "table-d2")
-"""The order of the suites in a report."""
+"""The order of the suites in a report. Suites of the user's own come last."""
 Place = tuple[str, str]
 """A row and a column."""
 
@@ -56,8 +55,7 @@ class Entry:
         return fmean(record.milliseconds_per_update for record in self.records)
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two rows of a column, seed by seed; ``holm_p`` is corrected for all comparisons of the column."""
 
     column: str
@@ -134,19 +132,6 @@ class Results:
         """Return True if the paper has numbers for a column."""
         return any(row.paper.get(column) for row in self.suite.rows.values())
 
-    def command(self, row: str) -> str:
-        """Return the command that runs a row again."""
-        records = self.of_row(row)
-        if self.suite.key == LOOSE:
-            first, seeds = records[0], 1 + max(record.seed for record in records)
-            words = f"--labels {first.labels} --updates {first.updates} --seeds {seeds} (and its --set options)"
-            return f"advdrop compare --methods {first.method} --dataset {shlex.quote(first.dataset)} {words}"
-        runs = [len(entry.records) for (key, _), entry in self.entries.items() if key == row]
-        seeds = max(runs) or self.suite.protocols[self.protocol].seeds
-        preset = "" if self.preset == "paper" else f" --preset {self.preset}"
-        words = f"advdrop reproduce {self.suite.key} --protocol {self.protocol}{preset}"
-        return f"{words} --only {row} --seeds {seeds} --data-dir DATA"
-
 
 def collect(paths: Iterable[Path]) -> list[Results]:
     """Return the results of records, run directories, folders of either, and the YAML files of suites of your own."""
@@ -172,30 +157,26 @@ def read(path: Path) -> list[Record]:
 
 def results_of(records: Iterable[Record], own: Mapping[str, Suite] | None = None) -> list[Results]:
     """Group records into tables; ``own`` has the suites that are not part of the package."""
-    own = own or {}
+    known = {name: ORDER.index(name) for name in suites()} | dict.fromkeys(own or {}, len(ORDER))
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
-    loose: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    loose: dict[tuple[str, str, int], list[Record]] = defaultdict(list)
     for record in records:
         if record.suite is None:
-            loose[record.dataset, str(record.labels)].append(record)
-        else:
+            loose[record.dataset, str(record.labels), record.updates].append(record)
+        elif record.suite in known:
             groups[record.suite, str(record.protocol), record.preset].append(record)
-    if unknown := [name for name, *_ in groups if name not in [*suites(), *own]]:
-        raise RecordError(
-            f"there are records of the suite {unknown[0]!r}, which is unknown; name its YAML file as well"
-        )
+        else:
+            unknown = f"there are records of the suite {record.suite!r}, which is unknown"
+            raise RecordError(f"{unknown}; name its YAML file as well")
     tables = []
-    for name, protocol, preset in sorted(groups, key=lambda group: (_rank(group[0]), *group)):
-        suite, found = own.get(name) or Suite.load(name), groups[name, protocol, preset]
+    for name, protocol, preset in sorted(groups, key=lambda group: (known[group[0]], *group)):
+        suite, found = (own or {}).get(name) or Suite.load(name), groups[name, protocol, preset]
         for record in found:
             check(record, suite)
         placed = [((str(record.row), str(record.column)), record) for record in found]
         tables.append(table_of(suite, protocol, preset, placed))
-    return tables + [table for found in loose.values() for table in _loose(found)]
-
-
-def _rank(suite: str) -> int:
-    return ORDER.index(suite) if suite in ORDER else len(ORDER)
+    lengths = Counter((dataset, labels) for dataset, labels, _ in loose)
+    return tables + [_loose_table(loose[key], lengths[key[:2]] > 1) for key in sorted(loose)]
 
 
 def check(record: Record, suite: Suite) -> None:
@@ -207,7 +188,7 @@ def check(record: Record, suite: Suite) -> None:
         expected = config_of(suite, record, str(record.protocol), record.preset)
     except ConfigError as error:
         raise RecordError(f"the record {record.name} is of a run that {suite.key} does not have: {error}") from None
-    if different := differences(expected, _config(record)):
+    if different := differences(expected, config_in(record)):
         raise RecordError(f"the record {record.name} is of a run with another {', '.join(different)} than the suite's")
 
 
@@ -217,7 +198,8 @@ def config_of(suite: Suite, record: Record, protocol: str, preset: Any) -> RunCo
     return suite.config(key, protocol, preset, shape=record.shape, examples=record.examples)
 
 
-def _config(record: Record) -> RunConfig:
+def config_in(record: Record) -> RunConfig:
+    """Return the configuration of a record."""
     try:
         return RunConfig.of({**record.config, "data_dir": None})
     except ConfigError as error:
@@ -225,19 +207,21 @@ def _config(record: Record) -> RunConfig:
 
 
 def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Place, Record]]) -> Results:
-    """Make a table with a cell for each row and column, whether it was run or not."""
+    """Make a table with a cell for each row and column, whether it was run or not. Copies of a run count once."""
     suite.protocol(protocol)
     found: dict[Place, list[Record]] = defaultdict(list)
     for place, record in sorted(placed, key=lambda one: one[1].seed):
-        if any(record.seed == other.seed for other in found[place]):
-            raise RecordError(f"the record {record.name} is there twice")
-        found[place].append(record)
+        copies = [other for other in found[place] if other.seed == record.seed]
+        if not copies:
+            found[place].append(record)
+        elif not copies[0].same(record):
+            raise RecordError(f"the record {record.name} is there twice, with different errors; leave one of them out")
     entries = {}
     for column in suite.columns:
         budget = min((_cost(runs) for (_, key), runs in found.items() if key == column), default=0.0)
         for row, about in suite.rows.items():
             runs = tuple(found.get((row, column), ()))
-            entries[row, column] = Entry(about.paper.get(column), runs, suite.repeats, _at_cost(runs, budget))
+            entries[row, column] = Entry(about.paper.get(column), runs, suite.repeats, at_cost(runs, budget))
     different = {choice for _, record in placed for choice in choices(record, suite) if choice.here != choice.paper}
     shown = sorted(choice for choice in different if choice.key != "preset" and not choice.key.startswith("engine."))
     return Results(suite, protocol, preset, entries, shown)
@@ -248,14 +232,18 @@ def _cost(records: Sequence[Record]) -> float:
     return fmean(record.updates * record.milliseconds_per_update for record in records)
 
 
-def _at_cost(records: Sequence[Record], budget: float) -> float | None:
-    """Return the mean error at this cost. The clock of one run is noisy, so all seeds have one cost of an update."""
-    if not records:
-        return None
-    each = fmean(record.milliseconds_per_update for record in records)
-    found = [at_cost(record.curve["update"], record.curve[ERROR], each, budget * 1.0001) for record in records]
-    known = [error for error in found if error is not None]
-    return fmean(known) if len(known) == len(records) else None
+def at_cost(records: Sequence[Record], budget: float) -> float | None:
+    """Return the mean of the last errors that were measured before a training had cost this many milliseconds.
+
+    It is None if a run had no error by then. The clock of one run is noisy, so all runs have one cost of an update.
+    """
+    errors = []
+    for record in records:
+        each = fmean(other.milliseconds_per_update for other in records)
+        pairs = zip(record.curve["update"], record.curve[ERROR], strict=True)
+        known = [(update, error) for update, error in pairs if update is not None and error is not None]
+        errors += [error for update, error in known if update * each <= budget * 1.0001][-1:]
+    return fmean(errors) if records and len(errors) == len(records) else None
 
 
 def choices(record: Record, suite: Suite) -> list[Choice]:
@@ -263,43 +251,39 @@ def choices(record: Record, suite: Suite) -> list[Choice]:
 
     The paper's run has the paper's length and preset, and none of the settings of a row that is ours.
     """
-    here = _config(record)
-    values = _flat(here)
+    here = config_in(record)
+    values = flat(here)
     if "paper" not in suite.protocols:
-        return [Choice(key, value, value) for key, value in values.items()]
+        return [Choice(key, str(value), str(value)) for key, value in values.items()]
     row = suite.rows[str(record.row)]
     printed = row if row.quoted else row.model_copy(update={"settings": {}, "preset": None})
     paper = suite.model_copy(update={"rows": {**suite.rows, str(record.row): printed}})
     there = config_of(paper, record, "paper", "paper")
-    different = differences(here, there)
-    others = {key: _flat(there).get(key, "") for key in different if key in values or key in _flat(there)}
-    return [Choice(key, values.get(key, ""), {**values, **others}[key]) for key in {**values, **others}]
+    others = flat(there)
+    changed = {key: others.get(key, "") for key in differences(here, there) if key in values or key in others}
+    return [Choice(key, str(values.get(key, "")), str(value)) for key, value in {**values, **changed}.items()]
 
 
-def _flat(config: RunConfig) -> dict[str, str]:
-    """Return all keys with their values as text: ``{"training.updates": "40"}``."""
+def flat(config: RunConfig) -> dict[str, Any]:
+    """Return all keys with their values: ``{"training.updates": 40}``."""
 
-    def pairs(values: Mapping[str, Any], prefix: str) -> dict[str, str]:
-        flat: dict[str, str] = {}
+    def pairs(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
         for key, value in values.items():
-            flat |= pairs(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
+            flat |= pairs(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
         return flat
 
     return pairs(config.model_dump(mode="json", exclude={"data_dir"}), "")
 
 
-def _loose(records: Sequence[Record]) -> list[Results]:
-    """Make tables of runs of one data set that belong to no suite: one for each length, with a row for each method."""
-    lengths = sorted({record.updates for record in records})
-    return [_loose_table([r for r in records if r.updates == length], len(lengths) > 1) for length in lengths]
-
-
 def _loose_table(records: Sequence[Record], several: bool) -> Results:
+    """Make a table of runs of one data set and one length that belong to no suite, with a row for each method."""
     first, labels = records[0], _labels(records)
     title = f"{Path(first.dataset).stem}, {first.labels} labels" + (f", {first.updates:,} updates" if several else "")
     keys = [re.sub(r"[^\w.+-]+", "-", label) for label in labels]
     methods = {key: record.method for key, record in zip(keys, records, strict=True)}
     rivals = [key for rival in ("pi", "vat", "dropout") for key, method in methods.items() if method == rival]
+    length = {"training": {"updates": first.updates}}
     suite = Suite(
         key=LOOSE,
         title=title,
@@ -309,20 +293,25 @@ def _loose_table(records: Sequence[Record], several: bool) -> Results:
         columns={"runs": Column(name=title, dataset=first.dataset, labels=first.labels)},
         rows={key: Row(name=label, method=methods[key]) for key, label in zip(keys, labels, strict=True)},
         compare=tuple((one, other) for one, method in methods.items() if "add" in method for other in rivals),
-        protocols={"own": Protocol(about=f"{first.updates} updates", seeds=1)},
+        protocols={"own": Protocol(about=f"{first.updates} updates", seeds=1, settings=length)},
     )
     return table_of(suite, "own", first.preset, [((key, "runs"), r) for key, r in zip(keys, records, strict=True)])
 
 
 def _labels(records: Sequence[Record]) -> list[str]:
-    """Name runs by their method, its preset if it has several, and what else differs between runs of one preset."""
-    configs = [_flat(_config(record)) for record in records]
-    labels = []
-    for mine in configs:
+    """Name runs by their method, its preset if it has several, and what else differs between runs of one preset.
+
+    A run that was repeated with other errors, for example on another machine, is named by when it was finished.
+    """
+    configs = [flat(config_in(record)) for record in records]
+    labels: list[str] = []
+    for mine, record in zip(configs, records, strict=True):
         method = [each for each in configs if each["method"] == mine["method"]]
         alike = [each for each in method if each["preset"] == mine["preset"]]
         keys = [key for key in mine if key != "seed" and any(each.get(key) != mine[key] for each in alike)]
         keys = [key for key in keys if key not in MACHINE + HABITS]
         shown = [f"{key}={mine[key]}" for key in (["preset"] if len(alike) < len(method) else []) + keys]
-        labels.append(", ".join([mine["method"], *shown]))
+        label = ", ".join([mine["method"], *shown])
+        others = [r for r, name in zip(records, labels, strict=False) if name == label and r.seed == record.seed]
+        labels.append(label if all(map(record.same, others)) else f"{label}, finished {record.finished}")
     return labels

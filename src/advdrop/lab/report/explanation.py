@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
-from advdrop.lab.report.charts import COLORS, DIVERGING, WIDTH, Figure, corner, drawing, legend, plain, show, tiled
+from advdrop.lab.report.charts import COLORS, DIVERGING, WIDTH, Figure, drawing, plain, show, tiled
 
 if TYPE_CHECKING:  # reports are made without torch
     from matplotlib.axes import Axes
@@ -38,10 +38,11 @@ def figure(found: Explanation) -> Figure:
             show(axes, pixels, colors, low, 1.0)
             axes.set_title(title, fontsize=10)
         places[-1].set_axis_off()
-        rings = [COLORS[2] if found.sampled[unit] else COLORS[1] for unit in found.flips]
-        places[len(panels) - 1].scatter(*_rings(found), s=60, facecolors="none", edgecolors=rings)
+        # Ten of 2,048 pixels are hard to see without rings around them.
+        for change, color in ((1, COLORS[2]), (-1, COLORS[1])):
+            y, x = (tiled(changes, *_tile(found)) == change).nonzero()
+            places[len(panels) - 1].scatter(x, y, s=60, facecolors="none", edgecolors=color)
         _bars(bottom.subplots(), found)
-        legend(drawn, BARS)
         return Figure(found.title, save(f"{found.title}. {found.summary}"), found.summary)
 
 
@@ -52,14 +53,6 @@ def _tile(found: Explanation) -> tuple[int, int]:
         return shape[1], shape[2]
     side = ceil(sqrt(len(found.sampled)))
     return ceil(len(found.sampled) / side), side
-
-
-def _rings(found: Explanation) -> tuple[list[int], list[int]]:
-    """Return where the flipped units are: ten of 2,048 pixels are hard to see without rings around them."""
-    tall, wide = _tile(found)
-    across = ceil(sqrt(ceil(len(found.sampled) / (tall * wide))))
-    corners = [(corner(unit // (tall * wide), tall, wide, across), unit % (tall * wide)) for unit in found.flips]
-    return [left + inner % wide for (_, left), inner in corners], [top + inner // wide for (top, _), inner in corners]
 
 
 def _bars(axes: Axes, found: Explanation) -> None:

@@ -1,16 +1,34 @@
-"""The figures of a table: ours beside the paper, error over updates and over cost, and what the mask search did."""
+"""The figures of tables and of studies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from math import log10
 from statistics import fmean, stdev
+from typing import Any
 
+from advdrop.lab.records.measurement import LEVELS, Measurement
 from advdrop.lab.records.record import ERROR
-from advdrop.lab.report.charts import COLORS, Figure, Line, chart, drawing, legend, plain
+from advdrop.lab.report.charts import (
+    COLORS,
+    DIVERGING,
+    WIDTH,
+    Figure,
+    Line,
+    chart,
+    drawing,
+    plain,
+    show,
+    tiled,
+    unpacked,
+)
 from advdrop.lab.report.collect import Entry, Results
 
 SIDES = ("the paper", "here")
+Series = Mapping[str, Sequence[float]]
+Rows = Mapping[str, Sequence[Measurement]]
 
 
 def figures(results: Results) -> list[Figure]:
@@ -21,75 +39,72 @@ def figures(results: Results) -> list[Figure]:
         if results.has_paper(column):
             found.append(overview(results, column))
         errors = curves(results, column, ERROR)
-        costs = [
-            (row, replace(line, x=[x * results.entries[row, column].milliseconds / 60_000 for x in line.x]))
-            for row, line in errors
-        ]
+        minutes = {row: results.entries[row, column].milliseconds / 60_000 for row in errors}
+        costs = {row: replace(line, x=[x * minutes[row] for x in line.x]) for row, line in errors.items()}
         note = "Minutes of training on the machine of the record."
-        found += _figure(f"Test error, {about}", "updates", "test error %", errors)
-        title = f"Test error against training cost, {about}"
-        found += _figure(title, "minutes of training", "test error %", costs, note)
+        charts = [
+            (f"Test error, {about}", "updates", "test error %", errors, ""),
+            (f"Test error against training cost, {about}", "minutes of training", "test error %", costs, note),
+        ]
         for key, label in (("flips", "flipped units"), ("budget_share", "share of the budget")):
             title = f"{label.capitalize()} over time, {about}"
-            found += _figure(title, "updates", label, curves(results, column, key))
+            charts.append((title, "updates", label, curves(results, column, key), ""))
+        found += [_with_bands(title, x, y, [*lines.values()], note) for title, x, y, lines, note in charts if lines]
     return found
+
+
+def _with_bands(title: str, x: str, y: str, lines: Sequence[Line], note: str) -> Figure:
+    """Return a chart. Errors have a logarithmic axis unless one of them is zero."""
+    log = "error" in y and all(value > 0 for line in lines for value in line.y)
+    bands = "Bands: one standard deviation over seeds." if any(line.low for line in lines) else ""
+    return chart(lines, title, x, y, log=log, note=f"{note} {bands}".strip())
 
 
 def overview(results: Results, column: str) -> Figure:
     """Draw the mean and the standard deviation of each row, the paper's and ours."""
     suite, about = results.suite, results.suite.columns[column].name
-    shown = [row for row in suite.rows if _pair(results.entries[row, column]) != (None, None)]
+    entries = {row: results.entries[row, column] for row in suite.rows}
+    shown = [row for row, entry in entries.items() if entry.reported or entry.summary]
     title = f"Test error in the paper and here, {about}, protocol {results.protocol}"
     with drawing(title, 60 + 24 * len(shown), SIDES) as (drawn, save):
         axes = drawn.subplots()
         for side, name in enumerate(SIDES):
-            points = [(place, _pair(results.entries[row, column])[side]) for place, row in enumerate(shown)]
-            known = [(place + 0.12 * (2 * side - 1), number) for place, number in points if number is not None]
-            axes.errorbar(
-                [mean for _, (mean, _) in known],
-                [place for place, _ in known],
-                xerr=[std or 0.0 for _, (_, std) in known],
-                fmt="so"[side],
-                color=COLORS[2 * side],
-                label=name,
-            )
+            pairs = [
+                (place, entries[row].summary if side else entries[row].reported) for place, row in enumerate(shown)
+            ]
+            known = [(place + 0.12 * (2 * side - 1), *number[:2]) for place, number in pairs if number is not None]
+            places, means, spreads = zip(*known, strict=True) if known else ((), (), ())
+            bars = [spread or 0.0 for spread in spreads]
+            axes.errorbar(means, places, xerr=bars, fmt="so"[side], color=COLORS[2 * side], label=name)
         axes.set(xlabel="test error %", ylim=(len(shown) - 0.5, -0.5), yticks=range(len(shown)))
         axes.set_xlim(left=0)
         axes.set_yticklabels([plain(suite.rows[row].name, 28) for row in shown], fontsize=11)
         axes.grid(axis="x")
-        legend(drawn, SIDES)
-        said = "; ".join(_said(suite.rows[row].name, results.entries[row, column]) for row in shown)
+        said = []
+        for row in shown:
+            here = entries[row].summary
+            ours = here.text() if here else "not run"
+            said.append(f"{suite.rows[row].name}: paper {entries[row].reported or 'none'}, here {ours}")
         note = f"Mean and standard deviation. {suite.protocols[results.protocol].about.capitalize()}."
-        return Figure(title, save(f"{title}. {said}."), note)
+        return Figure(title, save(f"{title}. {'; '.join(said)}."), note)
 
 
-def _pair(entry: Entry) -> tuple[tuple[float, float | None] | None, tuple[float, float | None] | None]:
-    """Return mean and standard deviation in the paper and here."""
-    return entry.reported and entry.reported[:2], entry.summary and entry.summary[:2]
-
-
-def _said(name: str, entry: Entry) -> str:
-    return f"{name}: paper {entry.reported or 'none'}, here {entry.summary.text() if entry.summary else 'not run'}"
-
-
-def curves(results: Results, column: str, key: str) -> list[tuple[str, Line]]:
+def curves(results: Results, column: str, key: str) -> dict[str, Line]:
     """Return a line for each row that measured something: the mean over seeds, and a band of a standard deviation."""
-    lines = []
+    lines = {}
     for place, row in enumerate(results.suite.trained):
-        points = _points(results.entries[row, column], key)
-        if points:
-            means = [fmean(values) for _, values in points]
-            spread = [stdev(values) if len(values) > 1 else 0.0 for _, values in points]
+        if points := _points(results.entries[row, column], key):
+            means = [fmean(values) for values in points.values()]
+            spread = [stdev(values) if len(values) > 1 else 0.0 for values in points.values()]
             low, high = (
                 [mean + side * by for mean, by in zip(means, spread, strict=True)] if any(spread) else []
                 for side in (-1, 1)
             )
-            x, name = [update for update, _ in points], results.suite.rows[row].name
-            lines.append((row, Line(name, x, means, low, high, place % len(COLORS))))
+            lines[row] = Line(results.suite.rows[row].name, list(points), means, low, high, place % len(COLORS))
     return lines
 
 
-def _points(entry: Entry, key: str) -> list[tuple[float, list[float]]]:
+def _points(entry: Entry, key: str) -> dict[float, list[float]]:
     """Return the updates at which all seeds measured something, and the values."""
     tables = []
     for record in entry.records:
@@ -97,14 +112,88 @@ def _points(entry: Entry, key: str) -> list[tuple[float, list[float]]]:
         pairs = zip(record.curve["update"], record.curve[name] if name else (), strict=False)
         tables.append({update: value for update, value in pairs if update is not None and value is not None})
     shared = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
-    return [(update, [table[update] for table in tables]) for update in shared]
+    return {update: [table[update] for table in tables] for update in shared}
 
 
-def _figure(title: str, x: str, y: str, lines: Sequence[tuple[str, Line]], note: str = "") -> list[Figure]:
-    """Return a chart, or nothing if there are no lines. Errors have a logarithmic axis unless one of them is zero."""
-    if not lines:
-        return []
-    drawn = [line for _, line in lines]
-    log = "error" in y and all(value > 0 for line in drawn for value in line.y)
-    bands = "Bands: one standard deviation over seeds." if any(line.low for line in drawn) else ""
-    return [chart(drawn, title, x, y, log=log, note=" ".join(part for part in (note, bands) if part))]
+def feature_figures(rows: Rows, names: Mapping[str, str], note: str) -> list[Figure]:
+    """Draw Figure 2: one square for each model, of the first seed, if it has its picture."""
+    shown = [(row, measured[0]) for row, measured in rows.items() if measured[0].picture]
+    scale = max((each.numbers["feature_scale"] for _, each in shown), default=1.0)
+    found = []
+    for row, each in shown:
+        dead = int(each.numbers["dead_units"])
+        title = f"Figure 2: {names[row]}, {dead} dead"
+        steps = unpacked(str(each.picture), each.numbers["feature_scale"] / scale)
+        square = feature_square(title, steps, each.shape, dead)
+        found.append(Figure(title, square, note.format(scale=scale, seed=each.seed)))
+    return found
+
+
+def feature_square(title: str, steps: Any, shape: Sequence[int], dead: int) -> str:
+    """Draw the features of a model as tiles, and cross out the last ones, which are dead."""
+    tall, wide = shape[-2:]
+    units = len(steps) // (tall * wide)
+    pixels, number = (
+        tiled(steps, tall, wide),
+        tiled([unit for unit in range(units) for _ in range(tall * wide)], tall, wide),
+    )
+    with drawing(title, WIDTH * len(pixels) / len(pixels[0])) as (drawn, save):
+        axes = drawn.subplots()
+        show(axes, pixels, DIVERGING, -LEVELS, LEVELS)
+        for unit in range(max(units - dead, 0), units):
+            y, x = (number == unit).nonzero()
+            top, bottom, left, right = y.min() - 0.5, y.max() + 0.5, x.min() - 0.5, x.max() + 0.5
+            for heights in ([top, bottom], [bottom, top]):
+                axes.plot([left, right], heights, color="#000000", alpha=0.5, linewidth=0.8)
+        return save(title)
+
+
+def histogram_figures(rows: Rows, names: Mapping[str, str]) -> list[Figure]:
+    """Draw Figure 3: all activations, and the mean activation of each unit. A logarithmic axis has no zeros."""
+    found = []
+    for key, title, name, what in (
+        ("activations", "Figure 3: activations", "activation", "activations"),
+        ("means", "Figure 3: mean activation of each unit", "mean activation", "units"),
+    ):
+        lines, zeros = [], []
+        for row, measured in rows.items():
+            shares = [100 * fmean(column) for column in zip(*(each.series[key] for each in measured), strict=True)]
+            x = [edge for pair in pairwise(measured[0].series["edges"]) for edge in pair]
+            y = [share for share in shares for _ in range(2)]
+            lines.append(Line(names[row], x, y, style=list(names).index(row)))
+            zeros.append(f"{names[row]} {100 - sum(shares):.1f} %")
+        note = f"Means over seeds. Exactly zero, and so not shown: {', '.join(zeros)}."
+        found.append(chart(lines, title, f"log10 of the {name}", f"share of all {what}, %", note=note))
+    return found
+
+
+def path_figures(series: Series, methods: Mapping[str, Sequence[str]]) -> list[Figure]:
+    """Draw the coefficients against the parameter of each method, on one scale."""
+    paths = {
+        method: {key: values for key, values in series.items() if key.startswith(f"{method}/")} for method in methods
+    }
+    parameters = {method: path.pop(f"{method}/parameter") for method, path in paths.items()}
+    everything = [value for path in paths.values() for values in path.values() for value in values]
+    found = []
+    for method, (title, axis) in methods.items():
+        logs, at = axis.startswith("log10"), parameters[method]
+        order = sorted((i for i, value in enumerate(at) if value > 0 or not logs), key=lambda i: at[i])
+        x = [log10(at[i]) if logs else at[i] for i in order]
+        lines = [
+            Line(key.partition("/")[2], x, [values[i] for i in order], style=style % len(COLORS), dots=not logs)
+            for style, (key, values) in enumerate(paths[method].items())
+        ]
+        within = (min(everything), max(everything))
+        found.append(chart(lines, f"Coefficients, {title}", axis, "coefficient", within=within))
+    return found
+
+
+def linearized_figure(series: Series) -> Figure:
+    """Draw how often the first-order mask is not the worst one."""
+    k, missed, reached = (series[f"linearized/{key}"] for key in ("k", "missed_percent", "reached_percent"))
+    lines = [
+        Line("examples whose worst mask is another one", k, missed, style=2),
+        Line("loss under the linearized masks, of that under the worst", k, reached, style=1),
+    ]
+    title, axis = "Algorithm 1 beside the exact maximum", "k, inputs that may be dropped"
+    return chart(lines, title, axis, "%", note="At the least-squares solution.")

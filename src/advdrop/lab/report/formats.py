@@ -1,25 +1,77 @@
-"""Whole reports as Markdown, CSV, JSON and LaTeX."""
+"""Whole reports: the page, Markdown, CSV, JSON and LaTeX."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import advdrop
+from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
-from advdrop.lab.report.collect import Entry, Results
-from advdrop.lab.report.html import page
-from advdrop.lab.report.sections import Section, error_table, sections, study_sections
-from advdrop.lab.report.studies import Study
-from advdrop.lab.report.tables import Table, plain
+from advdrop.lab.report.charts import STYLE
+from advdrop.lab.report.collect import Results
+from advdrop.lab.report.figures import figures
+from advdrop.lab.report.sections import Table, configuration_table, error_table, sections
+from advdrop.lab.report.studies import Study, study_sections
+from advdrop.lab.report.tables import plain
 
 COLUMNS = [
     *("suite", "protocol", "preset", "column", "row", "method", "dataset", "labels", "seed", "updates"),
     *("test_error_percent", "milliseconds_per_update", "commit", "digest"),
 ]
 """The fields of a record in CSV."""
+MARKER = '<meta name="generator" content="advdrop">'
+"""A line of every page that this program wrote. A page without it is not replaced."""
+
+
+def page(results: Sequence[Results], studies: Sequence[Study] = (), title: str = "Adversarial dropout: results") -> str:
+    """Return one HTML file that loads nothing, with every text escaped: the tables, then the studies."""
+    return _rendered(
+        "page.html",
+        autoescape=True,
+        title=title,
+        results=results,
+        studies=studies,
+        marker=MARKER,
+        style=STYLE.read_text(encoding="utf-8"),
+        count=sum(len(table.records) for table in results) + sum(len(study.measurements) for study in studies),
+        version=advdrop.__version__,
+        anchor=anchor,
+        details=details,
+        configuration=configuration_table,
+        figures=figures,
+    )
+
+
+def markdown(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
+    """Return everything but the figures and the records."""
+    text = _rendered("page.md", autoescape=False, results=results, studies=studies, plain=plain, table=tables.markdown)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _rendered(template: str, *, autoescape: bool, **values: Any) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=autoescape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    return environment.from_string(text).render(sections=sections, study_sections=study_sections, **values)
+
+
+def anchor(record: Record | Measurement) -> str:
+    """Return the id of a record in the page."""
+    return re.sub(r"[^\w.+-]+", "-", f"record-{record.name}-{record.digest[:8]}")
+
+
+def details(record: Record | Measurement) -> str:
+    """Return a record as in its file, without the pixels of a picture."""
+    if isinstance(record, Measurement) and record.picture:
+        record = record.model_copy(update={"picture": f"({len(record.picture)} characters)"})
+    return record.dump()
 
 
 def main_table(results: Results) -> str:
@@ -27,30 +79,8 @@ def main_table(results: Results) -> str:
     return tables.markdown(error_table(results))
 
 
-def markdown(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
-    """Return everything but the figures and the records."""
-    parts = []
-    for found in results:
-        about = found.suite.protocols[found.protocol].about
-        parts += [f"## {plain(found.suite.title)}", plain(found.suite.about)]
-        parts += [f"Protocol `{found.protocol}`: {plain(about)}.", *map(_section, sections(found))]
-    for study in studies:
-        first, *others = map(_section, study_sections(study))
-        parts += [f"## {plain(study.title)}", plain(study.about), first, *map(plain, study.notes), *others]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _section(section: Section) -> str:
-    parts = [f"### {section.heading}" if section.heading else ""]
-    parts += [tables.markdown(section.table)] if section.table else []
-    parts += ["\n".join(f"- {plain(line)}." for line in section.lines)]
-    parts += ["```\n" + "\n".join(section.commands) + "\n```"] if section.commands else []
-    return "\n\n".join(part for part in parts if part)
-
-
-def as_csv(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
+def as_csv(results: Sequence[Results], _: Sequence[Study] = ()) -> str:
     """Return a line for each record. The measurements of studies have other columns, and are left out."""
-    del studies
     fields = [[getattr(record, name) for name in COLUMNS] for record in _records(results)]
     rows = [["" if value is None else str(value) for value in row] for row in fields]
     return tables.comma_separated(Table(COLUMNS, rows))
@@ -60,7 +90,7 @@ def latex(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
     """Return a tabular for each table of results and for each study."""
     made = [(f"{found.suite.title}, protocol {found.protocol}", error_table(found)) for found in results]
     made += [(study.title, Table(study.head, study.rows)) for study in studies]
-    return "\n".join(f"% {' '.join(title.split())}\n{tables.latex(table)}\n" for title, table in made)
+    return "\n".join(f"% {tables.escaped(title)}\n{tables.latex(table)}\n" for title, table in made)
 
 
 def as_json(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
@@ -70,7 +100,7 @@ def as_json(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
         "studies": [
             {
                 "title": study.title,
-                "table": tables.by_name(Table(study.head, study.rows)),
+                "table": [dict(zip(study.head, row, strict=True)) for row in study.rows],
                 "claims": [asdict(claim) for claim in study.claims],
             }
             for study in studies
@@ -80,32 +110,27 @@ def as_json(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
             each.model_dump(mode="json", exclude={"picture"}) for study in studies for each in study.measurements
         ],
     }
-    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(values, indent=1, ensure_ascii=False).replace("<", r"\u003c") + "\n"
 
 
 def _numbers(results: Results) -> dict[str, Any]:
+    cells = []
+    for (row, column), entry in results.entries.items():
+        shown = {"paper": entry.reported, "here": entry.summary, "gap": entry.gap}
+        known = {name: value._asdict() if value else None for name, value in shown.items()}
+        digests = [record.digest for record in entry.records]
+        cells.append({"row": row, "column": column, **known, "equal_cost": entry.equal_cost, "records": digests})
+    compared = []
+    for column, one, other, found, holm_p in results.comparisons:
+        difference = {"difference": found.difference.mean, "margin": found.difference.margin}
+        compared.append({"column": column, "one": one, "other": other, "holm_p": holm_p, **asdict(found), **difference})
     return {
         "suite": results.suite.key,
         "protocol": results.protocol,
         "preset": results.preset,
-        "cells": [{"row": row, "column": column, **_cell(entry)} for (row, column), entry in results.entries.items()],
-        "comparisons": [
-            {"column": c.column, "one": c.one, "other": c.other, "holm_p": c.holm_p}
-            | asdict(c.found)
-            | {"difference": c.found.difference.mean, "margin": c.found.difference.margin}
-            for c in results.comparisons
-        ],
+        "cells": cells,
+        "comparisons": compared,
         "deviations": [choice._asdict() for choice in results.deviations],
-    }
-
-
-def _cell(entry: Entry) -> dict[str, Any]:
-    return {
-        "paper": entry.reported._asdict() if entry.reported else None,
-        "here": entry.summary._asdict() if entry.summary else None,
-        "gap": entry.gap._asdict() if entry.gap else None,
-        "equal_cost": entry.equal_cost,
-        "records": [record.digest for record in entry.records],
     }
 
 

@@ -1,27 +1,17 @@
-"""A table of results, or a study, as sections that every format can show."""
+"""A table of results as sections without a format: tables, sentences, verdicts and commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from advdrop.lab.report.collect import Comparison, Entry, Results, choices
-from advdrop.lab.report.statistics import p_value
-from advdrop.lab.report.studies import Study
-from advdrop.lab.report.tables import Cell, Table
-from advdrop.lab.report.verdicts import gaps, sentences, verdicts
+from advdrop.lab.records.record import Record
+from advdrop.lab.report.collect import Entry, Results, choices
+from advdrop.lab.report.commands import commands
+from advdrop.lab.report.statistics import judged, numbers, p_value
 
-
-class Section(NamedTuple):
-    """A part of a report; the first one has no heading."""
-
-    heading: str
-    table: Table | None = None
-    lines: Sequence[str] = ()
-    commands: Sequence[str] = ()
-    note: str = ""  # how to read the table
-
-
+HELD, REVERSED, UNKNOWN = "What held", "What was the other way round", "What is not known yet"
 SEEDS = "n is the number of seeds; each seed in brackets leads to its record."
 VERSUS = (
     "Differences with 95 % intervals. The p-values are those of the paired t-test, of the same after Holm's correction "
@@ -34,12 +24,49 @@ COST = (
 )
 
 
+class Cell(NamedTuple):
+    """A text and how it is shown.
+
+    It is ``bold`` as in the paper, the ``best`` of a column, ``code``, or ``soft`` if it is no result. HTML shows the
+    links of a cell that is ``listed`` after its text.
+    """
+
+    text: str
+    kind: Literal["", "bold", "best", "code", "soft", "listed"] = ""
+    links: Sequence[tuple[str, Record]] = ()  # HTML shows these links to records instead of the text
+    hint: str = ""  # what HTML shows when the pointer is on the cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """The names of the columns, and the rows; the first cell of a row is its name."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows without the head."""
+        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+
+
+class Section(NamedTuple):
+    """A part of a report; the first one has no heading."""
+
+    heading: str
+    table: Table | None = None
+    lines: Sequence[str] = ()
+    commands: Sequence[str] = ()
+    note: str = ""  # how to read the table
+
+
 def sections(results: Results) -> list[Section]:
     """Return the parts of a table of results; a part that would be empty is left out."""
     printed = ""
     if any(results.has_paper(column) for column in results.columns):
         printed = f"Bold as in the paper ({results.suite.source}; {results.suite.repeats} runs a number). "
     different: list[list[str | Cell]] = [[Cell(key, "code"), here, there] for key, here, there in results.deviations]
+    again = [command for row in results.measured for command in commands(results, row)]
     found = [
         Section("", error_table(results), note=f"{printed}Marked: the lowest mean here. {SEEDS}"),
         Section("Beside the paper", lines=gaps(results)),
@@ -47,20 +74,51 @@ def sections(results: Results) -> list[Section]:
         Section("Method against method, seed by seed", comparison_table(results), sentences(results), note=VERSUS),
         Section("At equal cost", cost_table(results), note=COST),
         Section("What differs from the paper", Table(["choice", "here", "paper"], different)),
-        Section("Run it again", commands=[results.command(row) for row in results.measured]),
+        Section("Run it again", commands=again),
     ]
     return [part for part in found if part.lines or part.commands or (part.table and part.table.rows)]
 
 
-def study_sections(study: Study) -> list[Section]:
-    """Return the parts of a study."""
-    claims = [[claim.text, claim.verdict, claim.numbers] for claim in study.claims]
-    found = [
-        Section("", Table(study.head, study.rows)),
-        Section("The paper's claims", Table(["claim", "here", "numbers"], claims)),
-        Section("Run it again", commands=study.commands),
+def gaps(results: Results) -> list[str]:
+    """Return each of our numbers beside the paper's, in words."""
+    return [
+        f"{results.suite.rows[row].name}, {results.suite.columns[column].name}: {entry.gap.words('the paper')}"
+        for (row, column), entry in results.entries.items()
+        if entry.gap is not None
     ]
-    return [part for part in found if part.commands or (part.table and part.table.rows)]
+
+
+def sentences(results: Results) -> list[str]:
+    """Return each comparison in words, with the difference that is too small to be seen."""
+    said = []
+    for comparison in results.comparisons:
+        found, names = comparison.found, results.suite.rows
+        column = results.suite.columns[comparison.column].name
+        text = f"{column}: {names[comparison.one].name} is {found.difference.words(names[comparison.other].name)}"
+        if found.detectable is not None and not found.difference.seen:
+            text += f"; with {found.n} seeds a difference below {found.detectable:.2f} cannot be seen"
+        said.append(text)
+    return said
+
+
+def verdicts(results: Results) -> dict[str, list[str]]:
+    """Sort the pairs of rows that the suite compares, the first of which is said to have the lower error.
+
+    A pair held if the first is lower with p < 0.05 after Holm's correction, and is the other way round if it is higher.
+    A heading without a pair is left out.
+    """
+    headings = {"lower": HELD, "higher": REVERSED, "unknown": UNKNOWN}
+    found = {(c.column, c.one, c.other): (c.found, c.holm_p) for c in results.comparisons}
+    said: dict[str, list[str]] = {heading: [] for heading in headings.values()}
+    for column in results.columns:
+        for one, other in results.suite.compare:
+            pair = f"{results.suite.rows[one].name} below {results.suite.rows[other].name}"
+            where = f"{pair}, {results.suite.columns[column].name}"
+            if (compared := found.get((column, one, other))) is None:
+                said[UNKNOWN].append(f"{where}: not run")
+            else:
+                said[headings[judged(*compared)]].append(f"{where}: {numbers(*compared)}")
+    return {heading: lines for heading, lines in said.items() if lines}
 
 
 def error_table(results: Results) -> Table:
@@ -85,32 +143,28 @@ def _ours(entry: Entry, trained: bool, best: bool) -> list[Cell]:
     """Return our number, or that it was not run, and the number of seeds."""
     if entry.summary is None:
         return [Cell("not run" if trained else "", "soft"), Cell("")]
-    text = entry.summary.text()
-    seeds = [(str(record.seed), record) for record in entry.records]
-    return [
-        Cell(text, "best" if best else "", links=[(text, entry.records[0])]),
-        Cell(str(len(seeds)), "listed", links=seeds),
-    ]
+    text, seeds = entry.summary.text(), [(str(record.seed), record) for record in entry.records]
+    ours = Cell(text, "best" if best else "", links=[(text, entry.records[0])])
+    return [ours, Cell(str(len(seeds)), "listed", links=seeds)]
 
 
 def comparison_table(results: Results) -> Table:
     """Return the paired comparisons."""
-    head = ["comparison", "difference", "n", "t: p", "Holm", "Wilcoxon", "d", "visible from"]
-    return Table(head, [_compared(results, comparison) for comparison in results.comparisons])
-
-
-def _compared(results: Results, comparison: Comparison) -> list[str]:
-    found, names = comparison.found, results.suite.rows
-    where = f", {results.suite.columns[comparison.column].name}" if len(results.columns) > 1 else ""
-    margin = found.difference.margin
-    return [
-        f"{names[comparison.one].name} – {names[comparison.other].name}{where}",
-        f"{found.difference.mean:+.2f}" + ("" if margin is None else f" ± {margin:.2f}"),
-        str(found.n),
-        *map(p_value, (found.t_p, comparison.holm_p, found.wilcoxon_p)),
-        "–" if found.effect is None else f"{found.effect:+.1f}",
-        "–" if found.detectable is None else f"{found.detectable:.2f}",
-    ]
+    rows = []
+    for column, one, other, found, holm_p in results.comparisons:
+        where = f", {results.suite.columns[column].name}" if len(results.columns) > 1 else ""
+        mean, margin, _ = found.difference
+        rows.append(
+            [
+                f"{results.suite.rows[one].name} – {results.suite.rows[other].name}{where}",
+                f"{mean:+.2f}" + ("" if margin is None else f" ± {margin:.2f}"),
+                str(found.n),
+                *map(p_value, (found.t_p, holm_p, found.wilcoxon_p)),
+                "–" if found.effect is None else f"{found.effect:+.1f}",
+                "–" if found.detectable is None else f"{found.detectable:.2f}",
+            ]
+        )
+    return Table(["comparison", "difference", "n", "t: p", "Holm", "Wilcoxon", "d", "visible from"], rows)
 
 
 def cost_table(results: Results) -> Table:
@@ -120,16 +174,15 @@ def cost_table(results: Results) -> Table:
         head += [f"{results.suite.columns[column].name}: ms an update", "at equal updates", "at equal cost"]
     rows = []
     for row in results.measured:
-        costs = [_costs(results.entries[row, column]) for column in results.columns]
-        rows.append([results.suite.rows[row].name, *(cell for cells in costs for cell in cells)])
+        cells = [results.suite.rows[row].name]
+        for entry in (results.entries[row, column] for column in results.columns):
+            if entry.summary is None:
+                cells += ["", "", ""]
+            else:
+                equal = "–" if entry.equal_cost is None else f"{entry.equal_cost:.2f}"
+                cells += [f"{entry.milliseconds:.0f}", f"{entry.summary.mean:.2f}", equal]
+        rows.append(cells)
     return Table(head, rows)
-
-
-def _costs(entry: Entry) -> list[str]:
-    if entry.summary is None:
-        return ["", "", ""]
-    equal = "–" if entry.equal_cost is None else f"{entry.equal_cost:.2f}"
-    return [f"{entry.milliseconds:.0f}", f"{entry.summary.mean:.2f}", equal]
 
 
 def configuration_table(results: Results, row: str) -> Table:

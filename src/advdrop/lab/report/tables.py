@@ -1,4 +1,4 @@
-"""A table without a format, and one small renderer for each format. Each renderer escapes the text for its format.
+"""A table as Markdown, LaTeX and CSV. Each renderer escapes the text for its format.
 
 Plain text for a terminal is in ``text_table.py``. The renderer for HTML is the macro ``grid`` of ``page.html``.
 """
@@ -8,38 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
-from advdrop.lab.records.record import Record
 from advdrop.lab.report import text_table
-
-
-class Cell(NamedTuple):
-    """A text and how it is shown.
-
-    It is ``bold`` as in the paper, the ``best`` of a column, ``code``, or ``soft`` if it is no result. HTML shows the
-    links of a cell that is ``listed`` after its text.
-    """
-
-    text: str
-    kind: Literal["", "bold", "best", "code", "soft", "listed"] = ""
-    links: Sequence[tuple[str, Record]] = ()  # HTML shows these links to records instead of the text
-    hint: str = ""  # what HTML shows when the pointer is on the cell
-
-
-@dataclass(frozen=True)
-class Table:
-    """The names of the columns, and the rows; the first cell of a row is its name."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
-
-    @property
-    def cells(self) -> list[list[Cell]]:
-        """The rows without the head."""
-        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+from advdrop.lab.report.sections import Cell, Table
 
 
 def markdown(table: Table) -> str:
@@ -59,7 +30,7 @@ def plain(text: str) -> str:
     >>> plain("a|b *c* <i> l_AT _d_ x&y &lt;")
     'a\\|b \\*c\\* &lt;i> l_AT \\_d\\_ x&y &amp;lt;'
     """
-    text = re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", _line(text))
+    text = re.sub(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", _line(text))
     return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
 
 
@@ -105,7 +76,7 @@ def escaped(text: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Render a table as CSV. A quote goes before a cell that a spreadsheet would take for a formula."""
+    """Render a table as CSV, without HTML tags; a quote is put before what a spreadsheet would take for a formula."""
     text = io.StringIO()
     rows = [[_harmless(cell.text) for cell in row] for row in table.cells]
     csv.writer(text, lineterminator="\n").writerows([table.head, *rows])
@@ -113,13 +84,9 @@ def comma_separated(table: Table) -> str:
 
 
 def _harmless(text: str) -> str:
+    text = text.replace("<", "&lt;")
     number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, flags=re.IGNORECASE)
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not number else text
-
-
-def by_name(table: Table) -> list[dict[str, str]]:
-    """Render a table for JSON: for each row, the text of each column."""
-    return [dict(zip(table.head, (cell.text for cell in row), strict=True)) for row in table.cells]
 
 
 def _line(text: str) -> str:

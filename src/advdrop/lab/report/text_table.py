@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be.
+    """Return a table with columns as wide as they need to be.
 
     >>> print(table(["method", "error"], [["pi", "5.10"]]))
     | method | error |

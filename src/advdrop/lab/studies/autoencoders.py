@@ -10,6 +10,8 @@ initialization are our choices.
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from advdrop.divergences import mse
 from advdrop.lab.data.batches import Stream
 from advdrop.lab.models.autoencoder import Initialization, autoencoder
+from advdrop.lab.records.measurement import LEVELS
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import AdD
 from advdrop.objectives.base import Objective, Term
@@ -144,8 +147,17 @@ def reconstruction_error(model: nn.Sequential, images: Tensor) -> float:
     return float(sum(parts)) / len(images)
 
 
-def features(model: nn.Sequential) -> Tensor:
-    """The weights from the input to each hidden unit, ``(H, D)``."""
-    weight = model[1].weight
-    assert isinstance(weight, Tensor)
-    return weight.detach()
+def by_activation(activations: Tensor) -> Tensor:
+    """The units sorted by mean activation, the largest first, ``(H,)``; dead units are last."""
+    return activations.mean(0).argsort(descending=True, stable=True)
+
+
+def packed(weights: Tensor) -> tuple[str, float]:
+    """Weights ``(H, D)`` as a short text for Figure 2, and the weight that its highest level stands for.
+
+    One weight in 1,000 may be larger and is clipped, so that a single weight does not determine the scale.
+    """
+    flat = weights.abs().flatten()
+    scale = float(flat.kthvalue(max(1, round(0.999 * len(flat))))[0]) or 1.0
+    levels = (weights / scale * LEVELS).round().clamp(-LEVELS, LEVELS).to(torch.int8)
+    return base64.b85encode(zlib.compress(levels.numpy().tobytes(), 9)).decode(), scale

@@ -44,26 +44,6 @@ TOLERANCE = 1e-8
 """The largest duality gap of a fit that counts as converged, relative to its objective."""
 
 
-@dataclass(frozen=True)
-class Decomposition:
-    """The terms of an adversarial loss, as the theorem names them.
-
-    Args:
-        loss: l(w).
-        first: the L1 term, Σ|·∇l|.
-        second: the L2 term, wᵀΓw.
-    """
-
-    loss: float
-    first: float
-    second: float
-
-    @property
-    def total(self) -> float:
-        """The adversarial loss according to the theorem."""
-        return self.loss + self.first + self.second
-
-
 def squared_error(x: Array, y: Array, w: Array) -> float:
     """l(w) = Σ_i (y_i − x_iᵀw)². x may be perturbed.
 
@@ -83,28 +63,26 @@ def sign_perturbation(x: Array, y: Array, w: Array, delta: float) -> Array:
     return np.asarray(delta * np.sign(input_gradient(x, y, w)))
 
 
-def adversarial_training(x: Array, y: Array, w: Array, delta: float) -> Decomposition:
+def adversarial_training(x: Array, y: Array, w: Array, delta: float) -> float:
     """L_AT = l + Σ_ij |δ ∇_{x_ij} l| + δ² wᵀ Γ_AT w with Γ_AT = Σ_i sign(∇_{x_i} l) sign(∇_{x_i} l)ᵀ.
 
-    Its total is ``squared_error(x + sign_perturbation(...), y, w)``. Where no residual is zero, the two terms are
+    It equals ``squared_error(x + sign_perturbation(...), y, w)``. Where no residual is zero, the two terms after l are
     2δ‖w‖₁ Σ|y_i − x_iᵀw| and δ² N ‖w‖₁².
     """
     gradient = input_gradient(x, y, w)
     gamma = np.sign(gradient).T @ np.sign(gradient)
-    first = float(np.abs(delta * gradient).sum())
-    return Decomposition(squared_error(x, y, w), first, float(delta**2 * w @ gamma @ w))
+    return squared_error(x, y, w) + float(np.abs(delta * gradient).sum() + delta**2 * w @ gamma @ w)
 
 
-def adversarial_dropout(x: Array, y: Array, w: Array, mask: Array) -> Decomposition:
+def adversarial_dropout(x: Array, y: Array, w: Array, mask: Array) -> float:
     """L_AdD = l + Σ_i Σ_{j in S_i} |x_ij ∇_{x_ij} l| + wᵀ Γ_AdD w, Γ_AdD = Σ_i ((1 − ε_i) ⊙ x_i)((1 − ε_i) ⊙ x_i)ᵀ.
 
-    Its total is ``squared_error(mask * x, y, w)`` for every mask whose dropped inputs have x_ij ∇_{x_ij} l ≤ 0, as
-    those of :func:`linearized_mask` have. For other masks the middle term has the wrong sign.
+    It equals ``squared_error(mask * x, y, w)`` for every mask whose dropped inputs have x_ij ∇_{x_ij} l ≤ 0, as those
+    of :func:`linearized_mask` have. For other masks the middle term has the wrong sign.
     """
     dropped = (1.0 - mask) * x
     gamma = dropped.T @ dropped
-    first = float(np.abs(dropped * input_gradient(x, y, w)).sum())
-    return Decomposition(squared_error(x, y, w), first, float(w @ gamma @ w))
+    return squared_error(x, y, w) + float(np.abs(dropped * input_gradient(x, y, w)).sum() + w @ gamma @ w)
 
 
 def linearized_mask(x: Array, y: Array, w: Array, k: int) -> Array:
@@ -162,7 +140,7 @@ class Fit:
         return self.gap <= TOLERANCE
 
 
-def fit(x: Array, y: Array, *, k: int | None = None, delta: float | None = None) -> Fit:
+def fit(x: Array, y: Array, *, k: int = 0, delta: float = 0.0) -> Fit:
     """Fit the linear model with the smallest squared error under the worst perturbation of each example.
 
     min_w Σ_i max (y_i − x̃_iᵀw − b)², where x̃_i is x_i with at most k of its inputs dropped (adversarial dropout), or
@@ -173,7 +151,7 @@ def fit(x: Array, y: Array, *, k: int | None = None, delta: float | None = None)
         x: finite, ``(N, D)``.
         y: finite, ``(N,)``.
         k: the number of inputs that may be dropped, from 0 to D.
-        delta: δ; give either this or ``k``.
+        delta: δ; give either this or ``k``. Without both, the fit is ordinary least squares.
 
     >>> x = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, 1.1], [-1.0, -1.1]])
     >>> y = np.array([1.0, -1.0, 1.0, -1.0])
@@ -182,19 +160,13 @@ def fit(x: Array, y: Array, *, k: int | None = None, delta: float | None = None)
     >>> fit(x, y, k=1).coefficients.round(2)  # either input may be dropped, so both get a weight
     array([0.65, 0.65])
     """
-    if (k is None) == (delta is None):
-        raise ValueError("give either k, for adversarial dropout, or delta, for adversarial training")
-    if k is not None and not 0 <= k <= x.shape[1]:
-        raise ValueError(f"k must be a number of inputs from 0 to {x.shape[1]}, got {k!r}")
-    if delta is not None and not 0.0 <= delta < np.inf:
-        raise ValueError(f"delta must be finite and not negative, got {delta!r}")
     design = np.column_stack([x, np.ones(len(x))])
     if not (k or delta):
         w = np.asarray(np.linalg.lstsq(design, y, rcond=None)[0], dtype=np.float64)
         error = squared_error(design, y, w)
         return Fit(w[:-1], float(w[-1]), error, error)
     scale = float(np.abs(y).max()) or 1.0
-    program = _dropout_program(x, design, y / scale, k) if k else _training_program(design, y / scale, delta or 0.0)
+    program = _dropout_program(x, design, y / scale, k) if k else _training_program(design, y / scale, delta)
     solution, bound = least_squares(len(x), *program)
     w, b = scale * solution[: x.shape[1]], float(scale * solution[x.shape[1]])
     objective = worst_case(x, y - b, w, k=k, delta=delta)
@@ -202,11 +174,11 @@ def fit(x: Array, y: Array, *, k: int | None = None, delta: float | None = None)
     return Fit(w, b, objective, objective if objective <= perfect else bound * scale**2)
 
 
-def worst_case(x: Array, y: Array, w: Array, *, k: int | None = None, delta: float | None = None) -> float:
+def worst_case(x: Array, y: Array, w: Array, *, k: int = 0, delta: float = 0.0) -> float:
     """The largest squared error if k inputs of each example may be dropped, or all of them moved by δ."""
-    if k is not None:
+    if k:
         return squared_error(worst_mask(x, y, w, k) * x, y, w)
-    return float(np.square(np.abs(y - x @ w) + (delta or 0.0) * np.abs(w).sum()).sum())
+    return float(np.square(np.abs(y - x @ w) + delta * np.abs(w).sum()).sum())
 
 
 def least_squares(count: int, matrix: Any, levels: Array) -> tuple[Array, float]:

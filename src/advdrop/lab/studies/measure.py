@@ -5,15 +5,23 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from advdrop.lab.data.examples import DataSet
+from advdrop.lab.data.sources import load
+from advdrop.lab.engine.run import StoppedError
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.records.measurement import Measurement
-from advdrop.lab.studies.autoencoders import Settings, features, hidden_activations, reconstruction_error, trained
-from advdrop.lab.studies.features import order, packed
+from advdrop.lab.studies.autoencoders import (
+    Settings,
+    by_activation,
+    hidden_activations,
+    packed,
+    reconstruction_error,
+    trained,
+)
 from advdrop.lab.studies.paths import measured
 from advdrop.lab.studies.sparsity import edges, histogram, measures
 
@@ -21,35 +29,44 @@ IMAGES = 1000
 """The number of test images for measuring activations, as in the paper."""
 
 
-def autoencoder_measurement(
-    row: str,
-    settings: Settings,
-    data: DataSet,
-    seed: int,
-    *,
-    picture: bool = False,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Measurement:
-    """Train an autoencoder and measure it.
+@dataclass(frozen=True)
+class AutoencoderTask:
+    """An autoencoder to train and measure, as a task for a worker process. Seed 0 keeps its features."""
 
-    Args:
-        row: its name in tables.
-        settings: of the training.
-        data: images.
-        seed: of everything random.
-        picture: whether to keep the features too, which are large.
-        progress: called with the number of updates done.
-    """
-    began = time.monotonic()
-    model = trained(settings, data.train.x, seed, progress=progress)
-    activations = hidden_activations(model, data.test.x[:IMAGES])
-    numbers = {"reconstruction_error": reconstruction_error(model, data.test.x), **measures(activations)}
-    series = {"edges": edges(), "activations": histogram(activations), "means": histogram(activations.mean(0))}
-    found: dict[str, Any] = {"settings": asdict(settings), "numbers": numbers, "series": series, "shape": data.shape}
-    if picture:
-        found["picture"], numbers["feature_scale"] = packed(features(model)[order(activations)])
-    names = {"study": "autoencoder", "dataset": data.name, "row": row}
-    return _measurement(began, seed=seed, dataset_checksum=data.checksum, **names, **found)
+    row: str
+    settings: Settings
+    dataset: str
+    data_dir: Path | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For example ``dropout seed 0``."""
+        return f"{self.row} seed {self.seed}"
+
+    @property
+    def updates(self) -> int:
+        """The length of the training."""
+        return self.settings.updates
+
+    def __call__(self, tell: Callable[[int], bool]) -> Measurement:
+        """Train and measure it; it has no checkpoints, so it stops as soon as ``tell`` returns True."""
+
+        def progress(update: int) -> None:
+            if tell(update):
+                raise StoppedError(f"{self.name} was stopped")
+
+        data, began = load(self.dataset, self.data_dir, progress=False), time.monotonic()
+        model = trained(self.settings, data.train.x, self.seed, progress=progress)
+        activations = hidden_activations(model, data.test.x[:IMAGES])
+        numbers = {"reconstruction_error": reconstruction_error(model, data.test.x), **measures(activations)}
+        series = {"edges": edges(), "activations": histogram(activations), "means": histogram(activations.mean(0))}
+        found: dict[str, Any] = {"numbers": numbers, "series": series, "shape": data.shape}
+        if self.seed == 0:
+            features = model[1].get_parameter("weight").detach()
+            found["picture"], numbers["feature_scale"] = packed(features[by_activation(activations)])
+        names = {"study": "autoencoder", "dataset": data.name, "row": self.row, "settings": asdict(self.settings)}
+        return _measurement(began, seed=self.seed, dataset_checksum=data.checksum, **names, **found)
 
 
 def theory_measurement(done: Callable[[str], None] = lambda _: None) -> Measurement:

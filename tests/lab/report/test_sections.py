@@ -1,5 +1,5 @@
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.verdicts import HELD, REVERSED, UNKNOWN, answer, verdicts
+from advdrop.lab.report.sections import HELD, REVERSED, UNKNOWN, verdicts
 from ledger import run_of
 
 
@@ -29,19 +29,3 @@ def test_what_could_be_chance_or_was_not_run_is_not_known(suite):
     seen = found(suite, [4.0, 4.1], [])
     assert any(line.endswith("Π model, 20 labels: not run") for line in seen[UNKNOWN])
     assert list(seen) == ["What is not known yet"]
-
-
-def test_the_answer_is_three_sentences_with_the_numbers_of_the_table(suite):
-    runs = [run_of(suite, "vadd", seed, (40.0, error)) for seed, error in enumerate((4.0, 4.1, 4.2))]
-    runs += [run_of(suite, "pi", seed, (40.0, error)) for seed, error in enumerate((6.0, 6.1, 6.3))]
-    (results,) = results_of(runs, {suite.key: suite})
-    first, second, third = answer(results)
-    assert first == "20 labels: VAdD (KL) is lower than Π model by 2.03 ± 0.14."
-    assert second == (
-        "Of 2 comparisons, 1 held (VAdD (KL) below Π model, 20 labels), 0 turned out the other way round, "
-        "and 1 are not known yet."
-    )
-    assert third == (
-        "Of our 1 errors that the paper also has, 1 are higher than the paper's by more than their 95 % interval, "
-        "after 40 updates instead of 1000."
-    )

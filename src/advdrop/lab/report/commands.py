@@ -1,0 +1,72 @@
+"""The commands that run the rows of a table again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from advdrop.lab.report.collect import LOOSE, Results, config_in, flat
+from advdrop.lab.suites.suite import Key, differences, suites
+
+
+def commands(results: Results, row: str) -> list[str]:
+    """Return the commands that run a row again, for a shell such as bash or zsh."""
+    if results.suite.key == LOOSE:
+        return _without_suite(results, row)
+    name = results.suite.key if results.suite.key in suites() else f"{results.suite.key}.yaml"
+    preset = [] if results.preset == "paper" else ["--preset", results.preset]
+    columns: dict[int, list[str]] = defaultdict(list)  # for each number of seeds
+    for column in results.columns:
+        if records := results.entries[row, column].records:
+            columns[1 + max(record.seed for record in records)].append(column)
+    found = []
+    for seeds, run in columns.items():
+        chosen = [] if run == list(results.suite.columns) else ["--columns", ",".join(run)]
+        words = ["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, "--only", row, *chosen]
+        found.append(shell([*words, "--seeds", str(seeds)]))
+    return found
+
+
+def _without_suite(results: Results, row: str) -> list[str]:
+    """Return one command for seeds from 0 on, or one for each seed, with all settings that are not the recipe's."""
+    records = results.of_row(row)
+    first, config = records[0], config_in(records[0])
+    key = Key("runs", row, first.seed)
+    recipe = results.suite.config(key, "own", config.preset, shape=first.shape, examples=first.examples)
+    different = differences(recipe, config)
+    sections = ("network.",) if "network.name" in different else ()  # another network has other defaults
+    what = ["--dataset", first.dataset, "--labels", str(first.labels), "--preset", config.preset]
+    what += ["--updates", str(first.updates)]
+    for name, value in flat(config).items():
+        if name in different or name.startswith(sections):
+            what += ["--set", f"{name}={_as_yaml(value)}"]
+    seeds = [record.seed for record in records]
+    if seeds == list(range(len(seeds))):
+        return [shell(["advdrop", "compare", "--methods", first.method, *what, "--seeds", str(len(seeds))])]
+    return [shell(["advdrop", "train", "--method", first.method, *what, "--seed", str(seed)]) for seed in seeds]
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a value as ``--set`` reads it."""
+    return value if isinstance(value, str) and yaml.safe_load(value) == value else json.dumps(value)
+
+
+def shell(words: Iterable[str]) -> str:
+    r"""Quote words for a shell, on one line and without a character that HTML or Markdown would read.
+
+    >>> print(shell(["ls", "my data", "<b>\n"]))
+    ls 'my data' $'\U0000003cb>\U0000000a'
+    """
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable() and not set(word) & set("<`"):
+        return shlex.quote(word)
+    safe = (letter if letter.isprintable() and letter not in "<`'\\" else f"\\U{ord(letter):08x}" for letter in word)
+    return f"$'{''.join(safe)}'"

@@ -1,0 +1,82 @@
+"""The commands of a report make the runs of its records again."""
+
+import shlex
+import subprocess
+
+import pytest
+
+from advdrop.lab.config.config import RunConfig, merged, overrides
+from advdrop.lab.config.recipes import resolve
+from advdrop.lab.report.collect import results_of
+from advdrop.lab.report.commands import commands, shell
+from ledger import EXAMPLES, SHAPE, loose_of, run_of
+
+
+def table(suite, *records):
+    (found,) = results_of(records, {suite.key: suite})
+    return found
+
+
+def test_a_row_is_run_again_with_its_columns_and_seeds(suite):
+    runs = [*(run_of(suite, "vadd", seed) for seed in range(3)), run_of(suite, "pi"), run_of(suite, "pi", column="all")]
+    runs += [run_of(suite, "dropout"), run_of(suite, "dropout", 1, column="all")]
+    found, start = table(suite, *runs), "advdrop reproduce small.yaml --protocol short"
+    assert commands(found, "vadd") == [f"{start} --only vadd --columns 20 --seeds 3"]
+    assert commands(found, "pi") == [f"{start} --only pi --seeds 1"]
+    assert commands(found, "dropout") == [
+        f"{start} --only dropout --columns 20 --seeds 1",
+        f"{start} --only dropout --columns all --seeds 2",
+    ]
+    authors = table(suite, run_of(suite, preset="authors"))
+    assert commands(authors, "vadd") == [f"{start} --preset authors --only vadd --columns 20 --seeds 1"]
+
+
+def test_runs_of_no_suite_have_one_command_or_one_for_each_seed():
+    (found,) = results_of([loose_of(seed=0), loose_of(seed=1), loose_of("pi", 4)])
+    what = "--dataset digits --labels 20 --preset robust --updates 40"
+    assert commands(found, "vadd-kl") == [f"advdrop compare --methods vadd-kl {what} --seeds 2"]
+    assert commands(found, "pi") == [f"advdrop train --method pi {what} --seed 4"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"network": {"delta": 0.1}, "engine": {"precision": "bf16", "clip": 2.0}, "training": {"labeled": 7}},
+        {"network": {"name": "mnist-cnn", "dropout": 0.5}},
+        {"network": {"name": "mlp", "hidden": [7, 5]}, "objective": {"terms": {"vadd-kl": {"weight": 1e-5}}}},
+        {"objective": {"terms": {"vat": {"iterations": 2}}, "updating": []}},
+        {"optimizer": {"ramp_up": 0.1}, "data": {"standardize": False, "scaling": "none"}},
+    ],
+)
+@pytest.mark.parametrize("labels", [20, "all"])
+def test_the_command_makes_the_same_configuration(settings, labels):
+    about = {"shape": SHAPE, "examples": EXAMPLES, "labels": labels}
+    asked = merged({"training": {"updates": 40}}, settings)
+    method = "vadd-kl+vat"
+    config = resolve("digits", **about, method=method, settings=asked)
+    record = loose_of(method, labels=labels).model_copy(update={"config": config.model_dump(mode="json")})
+    (found,) = results_of([record])
+    (command,) = commands(found, method)
+    words = iter(shlex.split(command)[2:])
+    options = list(zip(words, words, strict=True))
+    given = {key.removeprefix("--"): value for key, value in options if key != "--set"}
+    assert given.pop("methods") == method
+    assert given.pop("seeds") == "1"
+    typed = merged(
+        {"training": {"updates": int(given.pop("updates"))}},
+        overrides(value for key, value in options if key == "--set"),
+    )
+    assert given == {"dataset": "digits", "labels": str(labels), "preset": config.preset}
+    again = resolve("digits", **about, method=method, preset=given["preset"], settings=typed)
+    assert again == RunConfig.of(record.config)
+    assert ("--set" in command) == bool(settings)
+
+
+@pytest.mark.parametrize("name", ["my data/$(rm).npz", "<script>`x`'\\\n```é.npz", "it's"])
+def test_a_shell_reads_the_word_as_it_was(name):
+    line = shell(["printf", "%s", name])
+    assert "\n" not in line
+    assert "<" not in line
+    assert "```" not in line
+    assert subprocess.run(["bash", "-c", line], capture_output=True, check=True, timeout=20).stdout.decode() == name

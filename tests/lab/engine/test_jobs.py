@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 from advdrop.lab.data import load
 from advdrop.lab.engine import RunDirectory, jobs, progress, worker
 from advdrop.lab.engine.cluster import side_by_side
-from advdrop.lab.engine.jobs import Jobs, available_memory, fitting, jobs_of, on_cpu, run_cells
+from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
 from advdrop.lab.engine.progress import Overview, makespan
 from advdrop.lab.engine.run import StoppedError, train
 from advdrop.lab.engine.rundir import BusyError
@@ -42,9 +43,16 @@ def cells_in(folder, *names, force=False):
 def test_auto_takes_what_cores_memory_and_runs_allow(tmp_path, monkeypatch):
     cells = cells_in(tmp_path, "dropout", "pi", "vadd-kl")
     monkeypatch.setattr(jobs, "available_cores", lambda: 8)
-    monkeypatch.setattr(jobs, "available_memory", lambda: 64e9)
+    memory = SimpleNamespace(available=64e9)
+    monkeypatch.setattr(jobs.psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(jobs.torch, "get_num_threads", lambda: 8)
     assert jobs_of("auto", cells.values()) == Jobs(3, 2)
+    memory.available = 4e9
+    assert jobs_of("auto", cells.values()) == Jobs(2, 4)
+    memory.available = 1e9
+    assert jobs_of("auto", cells.values()) == Jobs(1, 8)
+    memory.available = 64e9
+    assert jobs_of("auto", []) == Jobs(1, 8)
     assert jobs_of(1, cells.values()) == Jobs(1, 8)
     assert jobs_of(16, cells.values()) == Jobs(16, 1)
     train(cells["pi"].config, cells["pi"].path, data=rings(), progress=False)
@@ -58,23 +66,10 @@ def test_auto_takes_what_cores_memory_and_runs_allow(tmp_path, monkeypatch):
 
 def test_an_accelerator_is_not_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "available_cores", lambda: 8)
-    monkeypatch.setattr(jobs.torch.accelerator, "is_available", lambda: True)
-    assert on_cpu(tiny("engine.accelerator=cpu"))
-    assert not on_cpu(tiny("engine.accelerator=auto"))
-    assert not on_cpu(tiny("engine.accelerator=gpu"))
-    config = tiny("engine.accelerator=auto")
-    assert jobs_of("auto", [Cell(name, config, tmp_path / name) for name in "abc"]).count == 1
-    monkeypatch.setattr(jobs.torch.accelerator, "is_available", lambda: False)
-    assert on_cpu(config)
-
-
-def test_memory_is_read_where_it_is_told(tmp_path):
-    (tmp_path / "meminfo").write_text("MemTotal: 24000 kB\nMemAvailable:   2000 kB\nHugePages_Total: 0\n")
-    assert available_memory(tmp_path / "meminfo") == 2000 * 1024
-    assert available_memory(tmp_path / "nothing") is None
-    (tmp_path / "odd").write_text("nothing of the kind")
-    assert available_memory(tmp_path / "odd") is None
-    assert fitting(9, 4, None) == 4
+    monkeypatch.setattr(jobs, "device_of", lambda engine: "cpu" if engine.accelerator == "cpu" else "cuda")
+    for accelerator, count in (("cpu", 3), ("auto", 1), ("gpu", 1)):
+        config = tiny(f"engine.accelerator={accelerator}")
+        assert jobs_of("auto", [Cell(name, config, tmp_path / name) for name in "abc"]).count == count
 
 
 # ------------------------------------------------------------------------------------------------------------ running
@@ -271,17 +266,18 @@ def test_on_a_terminal_each_run_that_runs_has_a_line_and_all_have_one(monkeypatc
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
     with Overview({1: ("pi seed 0", 10), 2: ("vat [x] seed 1", 10)}, done=1, file=(file := Terminal())) as overview:
-        overview.saw(1, 0)
-        overview.saw(1, 5)
+        for updates in range(6):
+            overview.saw(1, updates)
+        overview.saw(2, 0)
         overview.saw(2, 4)
         overview.bars.refresh()
         shown = file.getvalue()
-        overview.note("a word")
+        overview.say("a word")
         overview.ended(1, failed=False)
         overview.ended(2, failed=True)
     assert re.search(r"pi seed 0 .*50%", shown)
     assert re.search(r"vat \[x\] seed 1 .*40%", shown)
-    assert re.search(r"1 of 3 runs done; about 0:00:00 left .*45%", shown)
+    assert re.search(r"1 of 3 runs done; about 0:00:0\d left .*45%", shown)
     assert "a word\n" in file.getvalue()
     assert str(overview) == "3 of 3 runs done (1 failed)"
 
@@ -293,9 +289,10 @@ def test_elsewhere_there_is_a_line_when_a_run_is_over_with_the_time_that_is_left
     overview = Overview(runs, file=(file := io.StringIO()))
     assert str(overview) == "0 of 3 runs done"
     overview.saw(1, 60)  # resumed: these were done before
-    now[0] = 120.0
-    overview.saw(1, 100)
-    overview.ended(1, failed=False)  # 40 updates took 20 seconds, 200 are left
+    for updates in range(61, 101):
+        overview.saw(1, updates)
+        now[0] += 0.5
+    overview.ended(1, failed=False)  # an update takes half a second, 200 are left
     overview.ended(2, failed=True)
     assert file.getvalue().splitlines() == [
         "pi seed 0 done: 1 of 3 runs done; about 0:01:40 left",
@@ -304,7 +301,7 @@ def test_elsewhere_there_is_a_line_when_a_run_is_over_with_the_time_that_is_left
     quiet = Overview(runs, show=False, file=(file := Terminal()))
     with quiet:
         quiet.saw(1, 1)
-        quiet.note("a word")
+        quiet.say("a word")
         quiet.ended(1, failed=False)
     assert file.getvalue() == ""
 

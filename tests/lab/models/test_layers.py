@@ -318,9 +318,5 @@ def test_the_mean_of_half_precision_is_taken_in_full():
     torch.testing.assert_close(norm.running_mean, x.float().mean((0, 2, 3)))
 
 
-def test_mean_only_norm_repr_and_refusals():
+def test_mean_only_norm_repr():
     assert repr(MeanOnlyBatchNorm2d(3)) == "MeanOnlyBatchNorm2d(3, momentum=0.1)"
-    with pytest.raises(ValueError, match="momentum must be in"):
-        MeanOnlyBatchNorm2d(3, momentum=1.1)
-    with pytest.raises(ValueError, match="features must be at least 1"):
-        MeanOnlyBatchNorm2d(0)

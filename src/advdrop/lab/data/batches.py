@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.lab.data.augment import Augment, augmented
+from advdrop.lab.choices import Padding
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.data.splits import LabelSplit
@@ -40,11 +40,10 @@ class Stream:
 
     def __post_init__(self) -> None:
         checks.count("size", self.size)
-        if len(self.rows) == 0:
-            raise ValueError(f"the {self.name} stream has no rows")
+        checks.count(f"the number of {self.name} rows", len(self.rows))
 
     def at(self, update: int) -> Tensor:
-        """The rows of this update, ``(size,)``."""
+        """Return the rows of this update, ``(size,)``."""
         start, end, length = update * self.size, (update + 1) * self.size, len(self.rows)
         first = start // length
         order = torch.cat([self._permutation(turn) for turn in range(first, (end - 1) // length + 1)])
@@ -58,6 +57,48 @@ class Stream:
         return self._permutations[turn]
 
 
+@dataclass(frozen=True)
+class Augment:
+    """Random changes of a batch, in this order. Two calls give two independent views.
+
+    Args:
+        pad_crop: shift each image by up to this many pixels in each direction: pad it and crop it at a random place.
+        padding: pad with the ``"reflect"``-ed image or with ``"zeros"``.
+        flip: mirror each image, left to right, with probability 1/2.
+        noise: the standard deviation σ of Gaussian noise, x + γ with γ ~ N(0, σ²).
+    """
+
+    pad_crop: int = 0
+    padding: Padding = "reflect"
+    flip: bool = False
+    noise: float = 0.0
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """``(B, C, H, W)`` to the same shape; noise takes any shape."""
+        if (self.pad_crop or self.flip) and x.dim() != 4:
+            raise ValueError(f"{self} is for images (B, C, H, W), got a batch of {tuple(x.shape)}")
+        if self.pad_crop:
+            x = self._shift(x, generator)
+        if self.flip:
+            heads = torch.rand(len(x), 1, 1, 1, generator=generator, device=x.device) < 0.5
+            x = torch.where(heads, x.flip(-1), x)
+        if self.noise:
+            x = x + self.noise * torch.empty_like(x).normal_(generator=generator)
+        return x
+
+    def __bool__(self) -> bool:
+        return bool(self.pad_crop or self.flip or self.noise)
+
+    def _shift(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        height, width = x.shape[2:]
+        if self.padding == "reflect" and self.pad_crop >= min(height, width):
+            raise ValueError(f"{self} cannot reflect images of {height}×{width}; use fewer pixels or zeros")
+        padded = F.pad(x, (self.pad_crop,) * 4, mode="constant" if self.padding == "zeros" else "reflect")
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, C, 2p + 1, 2p + 1, H, W)
+        down, right = torch.randint(2 * self.pad_crop + 1, (2, len(x)), generator=generator, device=x.device)
+        return windows[torch.arange(len(x), device=x.device), :, down, right]
+
+
 @dataclass
 class Batches:
     """The batches of a run.
@@ -68,7 +109,7 @@ class Batches:
         labeled: labeled rows of an update, over all devices.
         unlabeled: unlabeled rows of an update, over all devices; 0 for no second stream.
         preprocess: applied to each batch.
-        augments: applied to each view.
+        augment: applied to each view; without it there is one view.
         seed: of the order of the rows and the augmentation.
         device: of the examples and the batches.
     """
@@ -78,7 +119,7 @@ class Batches:
     labeled: int
     unlabeled: int
     preprocess: Preprocess = field(default_factory=Preprocess)
-    augments: Sequence[Augment] = ()
+    augment: Augment = Augment()
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -91,24 +132,20 @@ class Batches:
         self.preprocess = self.preprocess.to(self.device)
 
     def at(self, update: int, part: int = 0, parts: int = 1) -> Batch:
-        """The batch of an update, or its part for one of several devices or accumulated steps."""
+        """Return the batch of an update, or its part for one of several devices or accumulated steps."""
         generator = derived_generator(self.seed, "augment", update, part, device=self.device)
         rows = self.labeled_rows(update, part, parts).to(self.device)
+        stored, y = self.preprocess(self._x[rows]), self._y[rows]
+        x = self.augment(stored, generator)
         if self._unlabeled is None:
-            x, v = self._views(rows, generator)
-            return Batch(x, self._y[rows], second_view=v, index=rows)
+            return Batch(x, y, second_view=self._second_view(stored, generator), index=rows)
         others = self._unlabeled.at(update)[part::parts].to(self.device)
-        x = augmented(self.preprocess(self._x[rows]), self.augments, generator)
-        u, v = self._views(others, generator)
-        return Batch(x, self._y[rows], u, v, index=others)
+        stored = self.preprocess(self._x[others])
+        return Batch(x, y, self.augment(stored, generator), self._second_view(stored, generator), index=others)
 
     def labeled_rows(self, update: int, part: int = 0, parts: int = 1) -> Tensor:
-        """The positions in the training set of the labeled images of an update."""
+        """Return the positions in the training set of the labeled images of an update."""
         return self._labeled.at(update)[part::parts]
 
-    def _views(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """Two independent views, or one without augmentation."""
-        x = self.preprocess(self._x[rows])
-        if not self.augments:
-            return x, None
-        return augmented(x, self.augments, generator), augmented(x, self.augments, generator)
+    def _second_view(self, x: Tensor, generator: torch.Generator) -> Tensor | None:
+        return self.augment(x, generator) if self.augment else None

@@ -48,7 +48,7 @@ class LabelSplit:
 
 
 def split_labels(
-    y: Tensor, labels: Labels, seed: int, *, validation: int = 0, overlap: bool = True, classes: int | None = None
+    y: Tensor, labels: Labels, seed: int, validation: int = 0, overlap: bool = True, classes: int | None = None
 ) -> LabelSplit:
     """Draw the labeled rows, the same number of each class.
 
@@ -99,7 +99,7 @@ def split_labels(
 
 
 def _shares(name: str, total: int, order: list[int]) -> list[int]:
-    """``total`` divided among the classes; the first ones in ``order`` get the remainder."""
+    """Divide ``total`` among the classes; the first ones in ``order`` get the remainder."""
     classes = len(order)
     if total < 0 or 0 < total < classes or (name == "labels" and total == 0):
         raise DataError(f"{name}={total} cannot be shared by {classes} classes: each needs one at least")

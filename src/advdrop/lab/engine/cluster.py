@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from advdrop.lab.engine.progress import Overview
-from advdrop.lab.engine.run import StoppedError
+from advdrop.lab.engine.signals import SIGNALS, StoppedError, stop_signals
 from advdrop.lab.engine.worker import GRACE, TOPIC, Task, work
 
 TICK = 0.2
@@ -29,14 +27,11 @@ TIMEOUT = 10.0
 """Seconds to wait for a scheduler when a command starts or ends."""
 PING, SILENCE = 5.0, 15.0
 """Seconds between two questions to the scheduler, and to wait for an answer before it is taken for lost."""
-AT_ONCE = 1.0
-"""Seconds within which two signals are one: ``timeout`` and others send theirs twice."""
 DEATHS = 2
-"""How often the worker of a task may die."""
+"""How often the worker of a task may die. Dask's own limit also counts tasks that were waiting on a dead worker."""
 DIED = "its worker died twice, perhaps for lack of memory; the same command with fewer --jobs goes on"
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "JOBLIB_MULTIPROCESSING": "0"}
 """Of the workers: threads that wait leave their core to others, and a killed worker leaves no semaphores behind."""
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 Key = TypeVar("Key")
 T = TypeVar("T")
@@ -44,9 +39,6 @@ T = TypeVar("T")
 
 class LostError(RuntimeError):
     """The scheduler is gone; the same command resumes the runs."""
-
-
-# ----------------------------------------------------------------------------------------------------------- clusters
 
 
 def places(scheduler: str) -> int:
@@ -66,7 +58,7 @@ def places(scheduler: str) -> int:
 
 @contextmanager
 def _connected(scheduler: Any) -> Iterator[Any]:
-    """A client of a scheduler or of a LocalCluster, which says nothing on the terminal."""
+    """Connect to a scheduler or a LocalCluster with a client that prints nothing on the terminal."""
     from distributed import Client
 
     for name in ("distributed", "distributed.client", "distributed.gc", "tornado.application"):
@@ -85,7 +77,7 @@ def _connected(scheduler: Any) -> Iterator[Any]:
 
 @contextmanager
 def _local(count: int, threads: int) -> Iterator[Any]:
-    """A cluster of so many processes of this machine that only this machine can reach; it leaves no file behind."""
+    """Start this many processes that only this machine can reach; they leave no file behind."""
     import dask
     from distributed import LocalCluster
 
@@ -126,9 +118,6 @@ def _blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# ------------------------------------------------------------------------------------------------------------ running
-
-
 def side_by_side(
     tasks: Mapping[Key, Task[T]],
     count: int,
@@ -139,8 +128,8 @@ def side_by_side(
 ) -> Iterator[tuple[Key, T | Exception]]:
     """Run tasks on several workers and yield the result or the error of each as soon as it ends.
 
-    A task whose worker dies is run again on another one, once. The first signal stops all tasks, with a StoppedError;
-    the second one does not wait for them. If the scheduler is gone, there is a LostError within half a minute.
+    A task whose worker dies is run again on another one. The first signal stops all tasks, with a StoppedError; the
+    second one does not wait for them. If the scheduler is gone, there is a LostError within half a minute.
 
     Args:
         tasks: what to run.
@@ -152,14 +141,11 @@ def side_by_side(
     """
     if not tasks:
         return
+    overview = Overview({key: (each.name, each.updates) for key, each in tasks.items()}, done, progress)
     with ExitStack() as stack:
-        asked = stack.enter_context(_signals())
+        asked = stack.enter_context(stop_signals(overview.say))
         cluster = scheduler or stack.enter_context(_local(min(count, len(tasks)), threads))
-        client = stack.enter_context(_connected(cluster))
-        overview = stack.enter_context(
-            Overview({key: (each.name, each.updates) for key, each in tasks.items()}, done, progress)
-        )
-        crew = _Crew(client, tasks, threads, overview)
+        crew = _Crew(stack.enter_context(_connected(cluster)), tasks, threads, stack.enter_context(overview))
         while crew.waiting or crew.running:
             crew.employ(count)
             time.sleep(TICK)
@@ -184,14 +170,12 @@ class _Crew(Generic[Key, T]):
     def heard(self, event: tuple[float, dict[str, Any]]) -> None:
         """Take an event of a worker; Dask calls this in a thread of its own."""
         name, what = event[1]["name"], event[1]["what"]
-        if (found := self.running.get(name)) is None:  # of another command
-            return
         if what == "started":
             self.starts[name] += 1
         elif what == "ended":
             self.ends[name] += 1
-        else:
-            self.overview.saw(found[0], what)
+        elif name in self.running:  # not of another command
+            self.overview.saw(self.running[name][0], what)
 
     def employ(self, count: int) -> None:
         """Hand out tasks until so many run."""
@@ -203,16 +187,9 @@ class _Crew(Generic[Key, T]):
     def ended(self) -> Iterator[tuple[Key, T | Exception]]:
         """Yield the tasks that have ended since the last time."""
         for name, (key, future) in list(self.running.items()):
-            if self.starts[name] > DEATHS:
-                future.cancel()
-                outcome: T | Exception = RuntimeError(DIED)
-            elif future.status == "pending":
+            if self.starts[name] <= DEATHS and future.status == "pending":
                 continue
-            elif future.status == "error":
-                outcome = future.exception()
-                outcome = RuntimeError(DIED) if type(outcome).__name__ == "KilledWorker" else outcome
-            else:
-                outcome = self.result(future)
+            outcome = self.outcome(name, future)
             del self.running[name]
             if isinstance(outcome, StoppedError):  # its worker was closed
                 self.waiting.appendleft(key)
@@ -220,8 +197,14 @@ class _Crew(Generic[Key, T]):
                 self.overview.ended(key, failed=isinstance(outcome, Exception))
                 yield key, outcome
 
-    def result(self, future: Any) -> T | StoppedError:
-        """Fetch the result of a task; a StoppedError if its worker died first, a LostError without a scheduler."""
+    def outcome(self, name: str, future: Any) -> T | Exception:
+        """Fetch the result or the error of a task; a StoppedError if its worker died with the result."""
+        if self.starts[name] > DEATHS:
+            future.cancel()
+            return RuntimeError(DIED)
+        if future.status == "error":
+            error: Exception = future.exception()
+            return RuntimeError(DIED) if type(error).__name__ == "KilledWorker" else error
         try:
             found: T = future.result(timeout=SILENCE)
         except TimeoutError:
@@ -248,29 +231,7 @@ class _Crew(Generic[Key, T]):
 
     def stop(self) -> None:
         """Cancel the tasks and wait until those that run have stopped."""
-        self.overview.note("finishing these updates, then saving; once more stops at once")
         self.client.cancel([future for _, future in self.running.values()])
         deadline = time.monotonic() + GRACE
         while any(self.starts[name] > self.ends[name] for name in self.running) and time.monotonic() < deadline:
             time.sleep(TICK)
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], bool]]:
-    """Catch the signals to stop: the first is for the caller to ask after, the second raises a StoppedError."""
-    times: list[float] = []
-
-    def caught(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        times.append(time.monotonic())
-        if times[-1] - times[0] > AT_ONCE:
-            raise StoppedError("stopped at once; the same command goes on from the last checkpoints")
-
-    main = threading.current_thread() is threading.main_thread()  # only there may signals be caught
-    wanted = [number for number in SIGNALS if main and signal.getsignal(number) != signal.SIG_IGN]  # as nohup sets it
-    before = {number: signal.signal(number, caught) for number in wanted}
-    try:
-        yield lambda: bool(times)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, TypeVar
 
+import psutil  # type: ignore[import-untyped]
 import torch
 
-from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.cluster import side_by_side
-from advdrop.lab.engine.run import StoppedError
+from advdrop.lab.engine.devices import device_of
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.engine.worker import Cell, Result
 
 MEMORY = 1.5e9
@@ -26,9 +26,6 @@ MEMORY = 1.5e9
 Key = TypeVar("Key")
 Outcome = Result | Exception
 """What ``result.json`` of a run holds, or what went wrong."""
-
-
-# ----------------------------------------------------------------------------------------------- how many at a time
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Jobs:
 
 
 def jobs_of(wanted: int | Literal["auto"], cells: Iterable[Cell]) -> Jobs:
-    """The jobs for those of the cells that are not finished.
+    """Return the jobs for those of the cells that are not finished.
 
     A number is taken as it is, so that a command that is given again computes with as many threads as before.
 
@@ -55,42 +52,17 @@ def jobs_of(wanted: int | Literal["auto"], cells: Iterable[Cell]) -> Jobs:
     cores, limit = available_cores(), torch.get_num_threads()
     if wanted == "auto":
         left = [cell for cell in cells if not cell.finished]
-        count = fitting(len(left), cores, available_memory()) if all(on_cpu(cell.config) for cell in left) else 1
+        fitting = int(psutil.virtual_memory().available / MEMORY)
+        on_cpu = all(device_of(cell.config.engine) == "cpu" for cell in left)
+        count = max(1, min(len(left), cores, fitting)) if on_cpu else 1
     else:
         count = wanted
     return Jobs(count, limit if count == 1 else max(1, min(limit, cores // count)))
 
 
-def fitting(runs: int, cores: int, memory: float | None) -> int:
-    """How many runs the machine takes at a time; one at least.
-
-    >>> fitting(9, 4, 16e9), fitting(3, 4, 16e9), fitting(9, 4, 4e9), fitting(9, 4, 1e9), fitting(0, 4, None)
-    (4, 3, 2, 1, 1)
-    """
-    return max(1, min(runs, cores, runs if memory is None else int(memory / MEMORY)))
-
-
-def on_cpu(config: RunConfig) -> bool:
-    """Whether a run computes on a CPU on this machine."""
-    accelerator = config.engine.accelerator
-    return accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
-
-
 def available_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def available_memory(file: Path = Path("/proc/meminfo")) -> float | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
-    try:
-        lines = dict(line.split(":", 1) for line in file.read_text().splitlines())
-        return 1024.0 * int(lines["MemAvailable"].split()[0])
-    except (OSError, ValueError, LookupError):
-        return None
-
-
-# ------------------------------------------------------------------------------------------------------------ running
 
 
 def run_cells(
@@ -118,18 +90,15 @@ def run_cells(
             yield key, cell.result
     if jobs.count > 1 or scheduler is not None:
         away = {key: replace(cell, path=cell.path.absolute()) for key, cell in left.items()}
-        done = len(cells) - len(left)
-        yield from side_by_side(away, jobs.count, jobs.threads, scheduler, done, progress)
+        yield from side_by_side(away, jobs.count, jobs.threads, scheduler, len(cells) - len(left), progress)
         return
     for number, (key, cell) in enumerate(cells.items(), start=1):
-        if key in left:
-            yield key, _here(cell, data, progress, f"[{number}/{len(cells)}] {cell.name}")
-
-
-def _here(cell: Cell, data: DataSet | None, progress: bool, name: str) -> Outcome:
-    try:
-        return cell.run(data, progress=progress, name=name)
-    except StoppedError:
-        raise
-    except Exception as error:
-        return error
+        if key not in left:
+            continue
+        try:
+            outcome: Outcome = cell.run(data, progress=progress, name=f"[{number}/{len(cells)}] {cell.name}")
+        except StoppedError:
+            raise
+        except Exception as error:
+            outcome = error
+        yield key, outcome

@@ -36,6 +36,10 @@ AGREE_EVERY = 20
 """The number of updates after which several processes ask each other whether one of them wants to save or to stop."""
 
 
+class DivergedError(RuntimeError):
+    """A loss or a weight is not finite. The message names the update, the reason and the last good checkpoint."""
+
+
 @dataclass(eq=False)
 class Training:
     """What is trained, and how to do one update."""
@@ -88,9 +92,9 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of a training. All processes must call it."""
-        metrics = [self.metrics.state_dict()] * self.fabric.world_size
+        metrics = [vars(self.metrics)] * self.fabric.world_size
         if self.fabric.world_size > 1:
-            torch.distributed.all_gather_object(metrics, self.metrics.state_dict())
+            torch.distributed.all_gather_object(metrics, vars(self.metrics))
         return {
             "network": self.network.state_dict(),
             "optimizer": self.adam.state_dict(),
@@ -169,16 +173,11 @@ class Metrics:
         """Return the means, on the device."""
         return {name: total / self.counts[name] for name, total in self.sums.items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the arguments that make it again."""
-        return dict(vars(self))
-
 
 @dataclass
 class History:
     """What a checkpoint holds of a run, beside the state of its training."""
 
-    own: list[str]  # what was given from Python and is not in the configuration
     update: int = 0  # the number of updates done
     rows: list[Row] = field(default_factory=list)  # the metrics of each epoch
     seconds: float = 0.0
@@ -199,7 +198,7 @@ class Recorder:
     def fit(self) -> None:
         """Train until the last update, or until a signal or the progress asks to stop."""
         self._mark = self._saved_at = time.monotonic()
-        with self.progress, stop_signals(self.progress) as signaled:
+        with self.progress, stop_signals(self.progress.say) as signaled:
             for update in range(self.history.update, self.training.config.training.updates):
                 try:
                     self.training.update(update)
@@ -287,18 +286,6 @@ class Recorder:
         self._mark = now
 
     def _diverged(self, update: int, reason: str) -> DivergedError:
-        saved = self.run.checkpoint
-        return DivergedError(update, reason, f"the last good checkpoint is {saved}" if saved.is_file() else "")
-
-
-class DivergedError(RuntimeError):
-    """A loss or a weight is not finite: the update, the reason and the last good checkpoint."""
-
-    def __init__(self, update: int, reason: str, checkpoint: str = "") -> None:
-        self.update, self.reason, self.checkpoint = update, reason, checkpoint
+        saved = f"the last good checkpoint is {self.run.checkpoint}; " if self.run.checkpoint.is_file() else ""
         advice = "lower the learning rate (--set optimizer.learning_rate=...) or clip gradients (--set engine.clip=1)"
-        super().__init__(f"update {update}: {reason}; {checkpoint + '; ' if checkpoint else ''}{advice}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make it again in another process."""
-        return type(self), (self.update, self.reason, self.checkpoint)
+        return DivergedError(f"update {update}: {reason}; {saved}{advice}")

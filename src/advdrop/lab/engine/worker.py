@@ -19,8 +19,9 @@ import torch
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.run import StoppedError, train
+from advdrop.lab.engine.run import train
 from advdrop.lab.engine.rundir import BusyError, RunDirectory
+from advdrop.lab.engine.signals import StoppedError
 
 TOPIC = "advdrop"
 """The topic of the events that workers send."""

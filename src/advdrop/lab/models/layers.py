@@ -42,16 +42,14 @@ class GaussianNoise(nn.Module):
 
     def __init__(self, sigma: float) -> None:
         super().__init__()
-        if sigma != 0.0:
-            checks.positive("sigma", sigma)
-        self.sigma = sigma
+        self.sigma = checks.not_negative("sigma", sigma)
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape to the same."""
         return x + self.sigma * torch.randn_like(x) if self.training and self.sigma else x
 
     def extra_repr(self) -> str:
-        """The option, as it would be typed."""
+        """Return the option, as it would be typed."""
         return f"sigma={self.sigma}"
 
 
@@ -74,8 +72,7 @@ class MeanOnlyBatchNorm2d(nn.Module):
 
     def __init__(self, features: int, momentum: float = 0.1) -> None:
         super().__init__()
-        self.features = checks.count("features", features)
-        self.momentum = checks.fraction("momentum", momentum)
+        self.features, self.momentum = features, momentum
         self.track_running_stats = True  # advdrop.step.batch_norm turns it off for some passes
         self.bias = nn.Parameter(torch.zeros(features))
         self.register_buffer("running_mean", torch.zeros(features))
@@ -91,12 +88,12 @@ class MeanOnlyBatchNorm2d(nn.Module):
         return x + (self.bias - mean).to(x.dtype).view(1, -1, 1, 1)
 
     def extra_repr(self) -> str:
-        """The options, as they would be typed."""
+        """Return the options, as they would be typed."""
         return f"{self.features}, momentum={self.momentum}"
 
 
 def he_initialized(model: nn.Sequential, slope: float = 0.0) -> nn.Sequential:
-    """The model with He initialization (fan-in) for leaky ReLUs of this slope; biases are zero."""
+    """Initialize a model as He et al. do (fan-in), for leaky ReLUs of this slope; biases are zero."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             if parametrize.is_parametrized(module, "weight"):
@@ -110,7 +107,7 @@ def he_initialized(model: nn.Sequential, slope: float = 0.0) -> nn.Sequential:
 
 
 def image_shape(network: str, shape: Sequence[int], least: int = 1) -> tuple[int, int, int]:
-    """C, H and W of one image with at least ``least`` pixels a side, or an error that names the network.
+    """Return C, H and W of one image with at least ``least`` pixels a side, or an error that names the network.
 
     >>> image_shape("conv-large", (3, 8, 8), least=12)
     Traceback (most recent call last):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from advdrop.divergences import mse
 from advdrop.lab.data.batches import Stream
-from advdrop.lab.models.autoencoder import Initialization, autoencoder
+from advdrop.lab.models.networks import Initialization, autoencoder
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import AdD
 from advdrop.objectives.base import Objective, Term

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advdrop.lab.data import Examples
-from advdrop.lab.data.batches import Augment, Batches, Stream
+from advdrop.lab.data.batches import Augment, Batches, LabelSplit, Stream, split_labels
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.data.splits import LabelSplit, split_labels
 
 ROWS = 40
 Y = torch.arange(ROWS) % 4
@@ -62,20 +61,6 @@ def test_permutations_seeds_and_names_differ():
         for seed, name, update in itertools.product((0, 1), ("labeled", "unlabeled"), (0, 1, 2))
     ]
     assert len(set(orders)) == len(orders)
-
-
-def test_a_stream_forgets_old_permutations():
-    stream = Stream(torch.arange(4), 3, 0, "s")
-    for update in range(50):
-        stream.at(update)
-    assert len(stream._permutations) <= 2
-
-
-def test_a_stream_refuses():
-    with pytest.raises(ValueError, match="the number of labeled rows must be at least 1, got 0"):
-        Stream(torch.arange(0), 2, 0, "labeled")
-    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        Stream(torch.arange(3), 0, 0, "labeled")
 
 
 @pytest.mark.parametrize("overlap", [True, False])

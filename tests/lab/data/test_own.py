@@ -55,26 +55,9 @@ def test_npz_classes_are_in_the_order_of_numbers_and_of_text(tmp_path):
     assert read_npz(npz(tmp_path / "c.npz", **raw)).classes == ("x", "é")
 
 
-@pytest.mark.parametrize("spelling", ["x_unlabeled", "X_Unlabeled"])
-def test_npz_unlabeled_join_the_training_examples(tmp_path, spelling):
-    data = read_npz(npz(tmp_path / "a.npz", **simple(), **{spelling: np.full((2, 3), 7.0)}))
-    assert data.train.y.tolist() == [1, 0, 1, -1, -1, -1]
-    assert data.train.x[-1].tolist() == [7.0, 7.0, 7.0]
-    with pytest.raises(DataError, match="make them alike"):
-        read_npz(npz(tmp_path / "a.npz", **simple(), **{spelling: np.zeros((2, 4))}))
-
-
-def test_npz_folder(tmp_path):
-    arrays = simple()
-    npz(tmp_path / "train.npz", X=arrays["x_train"], Y=arrays["y_train"])
-    npz(tmp_path / "test.npz", x=arrays["x_test"], y=arrays["y_test"])
-    data = read_npz(tmp_path)
-    assert (data.name, len(data.train)) == (tmp_path.name, 4)
-    npz(tmp_path / "unlabeled.npz", X=np.zeros((5, 3)))
-    assert len(read_npz(tmp_path).train) == 9
-    (tmp_path / "test.npz").unlink()
-    with pytest.raises(DataError, match=r"test\.npz: cannot be read"):
-        read_npz(tmp_path)
+def test_npz_keys_may_be_in_upper_case(tmp_path):
+    data = read_npz(npz(tmp_path / "a.npz", **{key.upper(): value for key, value in simple().items()}))
+    assert data.train.y.tolist() == [1, 0, 1, -1]
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from advdrop.lab.data import load
-from advdrop.lab.engine import RunDirectory, jobs, progress, worker
+from advdrop.lab.engine import RunDirectory, jobs, progress
 from advdrop.lab.engine.cluster import side_by_side
-from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
+from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
 from advdrop.lab.engine.progress import Overview, makespan
 from advdrop.lab.engine.run import StoppedError, train
 from advdrop.lab.engine.rundir import BusyError
 from advdrop.lab.engine.training import DivergedError
-from advdrop.lab.engine.worker import Cell
 from processes import MortalCell
 from runs import rings, tiny
 
@@ -95,7 +94,7 @@ def test_one_job_that_is_stopped_stops_all(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise StoppedError("stopped after update 3 of 12; go on")
 
-    monkeypatch.setattr(worker, "train", stop)
+    monkeypatch.setattr(jobs, "train", stop)
     with pytest.raises(StoppedError, match="update 3 of 12"):
         list(run_cells(cells_in(tmp_path, "dropout", "pi"), Jobs(1, 1), rings(), progress=False))
 
@@ -105,7 +104,7 @@ def test_one_job_that_is_stopped_stops_all(tmp_path, monkeypatch):
 
 @pytest.fixture
 def _known_data(monkeypatch):
-    monkeypatch.setattr(worker, "cached_data", lambda dataset, data_dir: rings())
+    monkeypatch.setattr(jobs, "cached_data", lambda dataset, data_dir: rings())
 
 
 def test_a_run_that_was_replaced_is_not_replaced_again_after_a_kill(tmp_path):
@@ -139,14 +138,14 @@ def test_a_run_that_another_worker_still_has_is_waited_for(tmp_path, monkeypatch
             raise BusyError("busy")
         return {"done": True}
 
-    monkeypatch.setattr(worker, "train", busy_at_first)
-    monkeypatch.setattr(worker.time, "sleep", waited.append)
+    monkeypatch.setattr(jobs, "train", busy_at_first)
+    monkeypatch.setattr(jobs.time, "sleep", waited.append)
     assert cell(lambda _: False) == {"done": True}
     assert len(waited) == 2
     waited.clear()
     with pytest.raises(StoppedError):
         cell(lambda _: True)
-    monkeypatch.setattr(worker, "PATIENCE", -1.0)
+    monkeypatch.setattr(jobs, "PATIENCE", -1.0)
     with pytest.raises(BusyError):
         cell(lambda _: False)
 

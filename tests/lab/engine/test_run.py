@@ -9,8 +9,7 @@ from torch import nn
 
 from advdrop import AdversarialDropout, CrossEntropy, Ramp, Step, VAdD, schedules
 from advdrop.lab.config.methods import network_of
-from advdrop.lab.data.batches import Augment, Batches
-from advdrop.lab.data.splits import LabelSplit
+from advdrop.lab.data.batches import Augment, Batches, LabelSplit
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine import run as engine_run
 from advdrop.lab.engine.evaluate import error_percent
@@ -424,5 +423,5 @@ def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
         with pytest.raises(StopAtError):
             run(tmp_path / "r")
     (tmp_path / "r" / "last.ckpt").write_bytes(b"not a checkpoint")
-    with pytest.raises(RunError, match=r"last.ckpt cannot be read .*; delete it to start the run again"):
+    with pytest.raises(RunError, match=r"last.ckpt: cannot be read .*; delete it to start the run again"):
         run(tmp_path / "r", resume=True)

@@ -11,11 +11,10 @@ import torch
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.engine.estimate import estimate
-from advdrop.lab.engine.jobs import Jobs
+from advdrop.lab.engine.jobs import Cell, Jobs
 from advdrop.lab.engine.progress import duration, makespan
+from advdrop.lab.engine.run import estimate
 from advdrop.lab.engine.rundir import RunDirectory, RunError
-from advdrop.lab.engine.worker import Cell
 from advdrop.lab.report.text_table import table
 
 

@@ -10,9 +10,8 @@ from advdrop.lab.choices import DATASETS
 from advdrop.lab.cli.options import Train
 from advdrop.lab.cli.prepare import config_of, dataset_of, values_of
 from advdrop.lab.config.terms import METHODS
-from advdrop.lab.engine.estimate import estimate
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import split_of, train
+from advdrop.lab.engine.run import estimate, split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
 

@@ -25,15 +25,15 @@ class DataError(ValueError):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn any error while a file is read into a DataError that names the file."""
+def reading(path: Path, kind: type[ValueError] = DataError, advice: str = "get the file again") -> Iterator[None]:
+    """Turn any error while a file is read into one that names the file and says what to do."""
     try:
         yield
-    except DataError:
+    except kind:
         raise
     except Exception as error:  # a damaged file can raise anything in the packages that read it
         reason = str(error).partition("\n")[0] or "no reason given"
-        raise DataError(f"{path}: cannot be read ({type(error).__name__}: {reason}); get the file again") from error
+        raise kind(f"{path}: cannot be read ({type(error).__name__}: {reason}); {advice}") from error
 
 
 @dataclass(frozen=True)

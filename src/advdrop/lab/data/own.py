@@ -26,37 +26,19 @@ class RawPart(NamedTuple):
     y: Array
 
 
-# -------------------------------------------------------------------------------------------------------------- arrays
-
-
 def read_npz(path: Path) -> DataSet:
-    """Read a data set from one npz file or a folder of them; the case of the keys does not matter.
+    """Read a data set from an npz file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``, in any case.
 
-    One file has ``x_train``, ``y_train``, ``x_test``, ``y_test`` and optionally ``x_unlabeled``. A folder has
-    ``train.npz`` and ``test.npz``, each with ``x`` and ``y``, and optionally ``unlabeled.npz`` with ``x``.
     See `features` for the arrays and `build` for the labels.
     """
-    if path.is_dir():
-        files = {part: path / f"{part}.npz" for part in ("train", "test", "unlabeled")}
-        parts = {part: _arrays(file) for part, file in files.items() if part != "unlabeled" or file.exists()}
-        arrays = {f"{key}_{part}": value for part, content in parts.items() for key, value in content.items()}
-    else:
-        arrays = _arrays(path)
+    # Opened here, because numpy does not close a file that it cannot read.
+    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        arrays = {key.lower(): content[key] for key in content}
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}, has {', '.join(sorted(arrays)) or 'nothing'}")
-    return build(
-        path.stem if path.is_file() else path.resolve().name,
-        RawPart(f"{path}: x_train", arrays["x_train"], arrays["y_train"]),
-        RawPart(f"{path}: x_test", arrays["x_test"], arrays["y_test"]),
-        (f"{path}: x_unlabeled", arrays["x_unlabeled"]) if "x_unlabeled" in arrays else None,
-    )
-
-
-def _arrays(path: Path) -> dict[str, Array]:
-    # Opened here, because numpy does not close a file that it cannot read.
-    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        return {key.lower(): content[key] for key in content}
+    train, test = (RawPart(f"{path}: x_{part}", arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+    return build(path.stem, train, test)
 
 
 def features(where: str, x: Array) -> Array:
@@ -91,11 +73,10 @@ def _channels_first(where: str, x: Array) -> Array:
     return x if first else x.transpose(0, 3, 1, 2)
 
 
-def build(name: str, train: RawPart, test: RawPart, unlabeled: tuple[str, Array] | None = None) -> DataSet:
+def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     """Build a data set from arrays; a label becomes its position among the sorted labels of the training examples.
 
     Labels are integers or text. ``-1`` and the empty text mean no label, which only training examples may have.
-    Unlabeled examples, an array and where it is from, are added to the training examples.
     """
     (known, y_train), (asked, y_test) = _labels(train), _labels(test)
     if y_train.dtype.kind != y_test.dtype.kind:
@@ -109,15 +90,10 @@ def build(name: str, train: RawPart, test: RawPart, unlabeled: tuple[str, Array]
     unknown = sorted(set(y_test.tolist()) - set(classes.tolist()))
     if unknown:
         raise DataError(f"{test.where} has the class {unknown[0]!r}, which no training example has")
-    x, y = features(train.where, train.x), np.where(known, np.searchsorted(classes, y_train), UNLABELED)
-    if unlabeled is not None:
-        where, more = unlabeled[0], features(*unlabeled)
-        kind, expected = (f"{array.dtype} of {array.shape[1:]}" for array in (more, x))
-        if kind != expected:
-            raise DataError(f"{where} holds {kind}, the training examples are {expected}; make them alike")
-        x, y = np.concatenate([x, more]), np.concatenate([y, np.full(len(more), UNLABELED)])
+    positions = np.where(known, np.searchsorted(classes, y_train), UNLABELED)
+    train_examples = Examples.of(features(train.where, train.x), positions)
     test_examples = Examples.of(features(test.where, test.x), np.searchsorted(classes, y_test))
-    return DataSet(name, Examples.of(x, y), test_examples, tuple(map(str, classes)))
+    return DataSet(name, train_examples, test_examples, tuple(map(str, classes)))
 
 
 def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:
@@ -133,9 +109,6 @@ def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:
     return y != UNLABELED, y
 
 
-# -------------------------------------------------------------------------------------------------------------- images
-
-
 def read_images(root: Path) -> DataSet:
     """Read a data set from a folder of images, a folder for each class.
 
@@ -146,7 +119,6 @@ def read_images(root: Path) -> DataSet:
     All images must have one size, and be gray ``(N, 1, H, W)`` or color ``(N, 3, H, W)``: bilevel images count as gray,
     palettes and other color spaces as color. Transparency is dropped. More than 8 bits a channel are refused.
     """
-    unlabeled = _image_files(root / "unlabeled")
     if (root / "train").is_dir():
         train, test = _class_files(root / "train"), _class_files(root / "test")
     else:
@@ -159,14 +131,12 @@ def read_images(root: Path) -> DataSet:
             f"{root}: no {'test' if train else 'training'} images; it needs train/CLASS/*.png and test/CLASS/*.png, or "
             "CLASS/*.png with five or more images a class"
         )
-    pixels = _read_image_files([file for file, _ in (*train, *test)] + unlabeled)
-    x_train, x_test, x_unlabeled = np.split(pixels, np.cumsum([len(train), len(test)]))
-    return build(
-        root.resolve().name,
-        RawPart(f"{root}: training", x_train, np.array([label for _, label in train])),
-        RawPart(f"{root}: test", x_test, np.array([label for _, label in test])),
-        (f"{root}: unlabeled", x_unlabeled) if unlabeled else None,
-    )
+    train += [(file, "") for file in _image_files(root / "unlabeled")]
+    pixels = _read_image_files([file for file, _ in (*train, *test)])
+    labels = np.array([label for _, label in (*train, *test)])
+    (x_train, x_test), (y_train, y_test) = (np.split(array, [len(train)]) for array in (pixels, labels))
+    first, second = RawPart(f"{root}: training", x_train, y_train), RawPart(f"{root}: test", x_test, y_test)
+    return build(root.resolve().name, first, second)
 
 
 def _class_files(folder: Path) -> list[tuple[Path, str]]:

@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from advdrop.lab.data.download import fetch
 from advdrop.lab.data.examples import DataError, DataSet
 from advdrop.lab.data.formats import READERS
 from advdrop.lab.data.own import read_images, read_npz
 from advdrop.lab.files import cache_folder
 from advdrop.suggest import did_you_mean
 
+TIMEOUT = (10.0, 30.0)  # seconds to wait for a connection, and for the next bytes
+RETRIES = 2  # how often an address is tried again after a failure, with a pause of 1 s, then 2 s
+
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that is known by name, an entry of ``sources.yaml``.
+    """A data set that is known by name, an entry of ``sources.yaml``."""
 
-    Args:
-        name: the name that users type.
-        description: one line.
-        license: the terms of use, in short.
-        format: of its files, see `READERS`.
-        shape: of one example.
-        classes: their names.
-        counts: the number of training and of test examples.
-        files: the files to download and their checksums; none if it comes with a package.
-        unpacked: other files that hold the same and are read, too.
-        urls: addresses of folders that have the files.
-        folders: where it may be inside the data folder, besides the folder itself; downloads go to the first.
-        first_labels: its first test labels, which distinguish data sets whose files have the same names.
-    """
-
-    name: str
-    description: str
-    license: str
-    format: str
-    shape: tuple[int, ...]
-    classes: tuple[str, ...]
-    counts: tuple[int, int]
-    files: dict[str, str] = field(default_factory=dict)
-    unpacked: tuple[str, ...] = ()
-    urls: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
-    first_labels: tuple[int, ...] = ()
+    name: str  # what users type
+    description: str  # one line
+    license: str  # the terms of use, in short
+    format: str  # of its files, see READERS
+    shape: tuple[int, ...]  # of one example
+    classes: tuple[str, ...]  # their names
+    counts: tuple[int, int]  # of training and of test examples
+    files: dict[str, str] = field(default_factory=dict)  # to download, and their MD5; none if it is part of a package
+    unpacked: tuple[str, ...] = ()  # other files that hold the same and are read, too
+    urls: tuple[str, ...] = ()  # addresses of folders that have the files
+    folders: tuple[str, ...] = ()  # in the data folder, besides the folder itself; downloads go to the first
+    first_labels: tuple[int, ...] = ()  # of the test; they distinguish data sets whose files have the same names
 
     def find(self, base: Path) -> tuple[Path, tuple[str, ...]] | None:
         """Return the first folder in which the source is complete, and the names of its files there."""
@@ -80,10 +69,8 @@ class Source:
 def _catalog() -> dict[str, Source]:
     found = {}
     for name, entry in yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8")).items():
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
-        }
-        found[name] = Source(name, **values)
+        tuples: dict[str, Any] = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
+        found[name] = Source(name, **entry | tuples)
     return found
 
 
@@ -97,8 +84,8 @@ def load(
     """Load a data set by its name, or your own.
 
     Args:
-        dataset: a name in `SOURCES`, or the path of an npz file (`read_npz`) or of a folder of npz files or images
-            (`read_images`). Write ``./`` before a folder that has the name of a source.
+        dataset: a name in `SOURCES`, or the path of an npz file (`read_npz`) or of a folder of images (`read_images`).
+            Write ``./`` before a folder that has the name of a source.
         data_dir: see `data_folder`. Missing files are downloaded to it.
         download: whether files may be downloaded.
         progress: show progress even if stderr is not a terminal.
@@ -110,7 +97,7 @@ def load(
     if str(dataset) in SOURCES or not path.exists():
         folder = get(str(dataset), data_dir, download=download, progress=progress)
         return SOURCES[str(dataset)].read(folder)
-    return read_npz(path) if path.is_file() or (path / "train.npz").exists() else read_images(path)
+    return read_npz(path) if path.is_file() else read_images(path)
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:
@@ -131,7 +118,7 @@ def get(name: str, data_dir: Path | str | None = None, *, download: bool = True,
         urls = [f"{mirror}/{name}", *source.urls] if mirror else source.urls
         try:
             for file in needed:
-                fetch(file, f"md5:{source.files[file]}", urls, folder, progress=progress)
+                fetch(file, source.files[file], urls, folder, progress=progress)
             return folder
         except DataError as error:
             problem = str(error)
@@ -171,3 +158,40 @@ def check(name: str, data_dir: Path | str | None = None) -> str:
         f"{len(data.classes)} classes, "
         + (f"in {folder}; {verified}: {', '.join(names)}" if source.files else "from a package")
     )
+
+
+def fetch(name: str, md5: str, urls: Iterable[str], folder: Path, *, progress: bool = False) -> None:
+    """Download a file with pooch: retried, verified by its MD5, and only then given its name.
+
+    ``urls`` are the addresses of folders that have it, in the order in which they are tried.
+    """
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    visible = progress or sys.stderr.isatty()
+    # A server that compresses the file again would change its checksum.
+    http = pooch.HTTPDownloader(progressbar=visible, headers={"Accept-Encoding": "identity"}, timeout=TIMEOUT)
+
+    def download(url: str, output: str, _: object) -> None:
+        Path(output).unlink()  # pooch's file is readable by its owner only; a new one has the usual permissions
+        http(url, output, None)
+
+    tried = []
+    for url in urls:
+        source = pooch.create(folder, f"{url}/", registry={name: f"md5:{md5}"}, retry_if_failed=RETRIES)
+        try:
+            source.fetch(name, downloader=download)
+            return
+        except (OSError, ValueError) as error:
+            tried.append(f"{url}/{name} ({_reason(error)})")
+    reasons = "; ".join(tried) or "there is no address for it"
+    raise DataError(f"{name} cannot be downloaded: {reasons}; download it yourself into {folder}")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return why a download failed, in a few words; the messages of requests are very long."""
+    if (response := getattr(error, "response", None)) is not None:
+        return f"HTTP {response.status_code}"
+    if type(error) is ValueError:
+        return "wrong checksum"
+    return getattr(error, "strerror", None) or type(error).__name__

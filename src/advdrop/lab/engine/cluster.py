@@ -1,30 +1,35 @@
 """Tasks side by side on a Dask cluster: processes of this machine, or the workers of a scheduler that is running.
 
-The workers of a scheduler may be on other machines; they have to share a folder with this one.
+The workers of a scheduler may be on other machines; they have to share a folder with this one. When a worker dies, Dask
+runs its task again on another one. The run directory holds the last checkpoint, and the lock on it ends with the dead
+process: nothing is lost, and nothing is trained twice.
 """
 
 from __future__ import annotations
 
 import logging
 import signal
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from tempfile import TemporaryDirectory
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
+
+import torch
 
 from advdrop.lab.engine.progress import Overview
 from advdrop.lab.engine.signals import SIGNALS, StoppedError, stop_signals
-from advdrop.lab.engine.worker import GRACE, TOPIC, Task, work
 
-TICK = 0.2
-"""Seconds between two looks at the tasks."""
-TIMEOUT = 10.0
-"""Seconds to wait for a scheduler when a command starts or ends."""
+TOPIC = "advdrop"  # the topic of the events that workers send
+INTERVAL = 1.0  # seconds between two events of a task
+GRACE = 60.0  # seconds to wait for runs that have to stop: they finish an update and save
+TICK = 0.2  # seconds between two looks at the tasks
+TIMEOUT = 10.0  # seconds to wait for a scheduler when a command starts or ends
 PING, SILENCE = 5.0, 15.0
 """Seconds between two questions to the scheduler, and to wait for an answer before it is taken for lost."""
 DEATHS = 2
@@ -35,18 +40,28 @@ ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "JOBLIB_MULTIPROCESSING": "0"}
 
 Key = TypeVar("Key")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Tell = Callable[[int], bool]
+"""Takes the number of updates that are done and returns True if the task has to stop."""
 
 
-class LostError(RuntimeError):
-    """The scheduler is gone; the same command resumes the runs."""
+class Task(Protocol[T_co]):
+    """Work for one worker process; it has to survive pickling."""
+
+    @property
+    def name(self) -> str:
+        """What the user sees."""
+
+    @property
+    def updates(self) -> int:
+        """How many updates there are in all."""
+
+    def __call__(self, tell: Tell) -> T_co:
+        """Do the work, calling ``tell`` after each update; a StoppedError if it says to stop."""
 
 
 def places(scheduler: str) -> int:
-    """Return how many runs the workers of a scheduler take at a time.
-
-    Args:
-        scheduler: its address, such as ``tcp://10.0.0.1:8786``.
-    """
+    """Return how many runs the workers of a scheduler, such as ``tcp://10.0.0.1:8786``, take at a time."""
     with _connected(scheduler) as client:
         threads = client.nthreads().values()
     if not threads:
@@ -118,6 +133,34 @@ def _blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_alone = threading.Lock()  # runs share the random state of their process
+
+
+def work(task: Task[T_co], name: str, threads: int) -> T_co:
+    """Run a task, which Dask knows by this name, in this worker with so many threads, and send events about it."""
+    from distributed import Status, get_worker
+
+    worker, sent = get_worker(), float("-inf")
+
+    def tell(updates: int) -> bool:
+        nonlocal sent
+        if worker.status is Status.closing:
+            raise StoppedError("its worker was closed")
+        if time.monotonic() - sent > INTERVAL:
+            sent = time.monotonic()
+            worker.log_event(TOPIC, {"name": name, "what": updates})
+        state = worker.state.tasks.get(name)
+        return state is None or state.state == "cancelled"
+
+    worker.log_event(TOPIC, {"name": name, "what": "started"})
+    try:
+        with _alone:
+            torch.set_num_threads(threads)
+            return task(tell)
+    finally:
+        worker.log_event(TOPIC, {"name": name, "what": "ended"})
+
+
 def side_by_side(
     tasks: Mapping[Key, Task[T]],
     count: int,
@@ -129,7 +172,7 @@ def side_by_side(
     """Run tasks on several workers and yield the result or the error of each as soon as it ends.
 
     A task whose worker dies is run again on another one. The first signal stops all tasks, with a StoppedError; the
-    second one does not wait for them. If the scheduler is gone, there is a LostError within half a minute.
+    second one does not wait for them. If the scheduler is gone, there is a RuntimeError within half a minute.
 
     Args:
         tasks: what to run.
@@ -222,9 +265,9 @@ class _Crew(Generic[Key, T]):
                 raise self.lost() from None
             self.pinged = time.monotonic()
 
-    def lost(self) -> LostError:
+    def lost(self) -> RuntimeError:
         """Return the error that says that the scheduler is gone."""
-        return LostError(
+        return RuntimeError(
             f"the Dask scheduler is gone ({self.client.scheduler.address}), with {self.overview.count} runs done; "
             "the others are unfinished, not failed: the same command goes on"
         )

@@ -12,14 +12,7 @@ from advdrop.lab.data.preprocess import Preprocess
 
 @torch.no_grad()
 def predictions(network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = 500) -> Tensor:
-    """Return the class of each example, ``(N,)`` on the CPU. Every module of the network keeps its mode.
-
-    Args:
-        network: from ``(B, ...)`` to logits ``(B, C)``.
-        x: examples as they were stored, ``(N, ...)``.
-        preprocess: applied to each batch.
-        batch: the number of examples in a batch.
-    """
+    """Return the class of each stored example in x, ``(N,)`` on the CPU. Every module of the network keeps its mode."""
     device = next(network.parameters()).device
     preprocess = preprocess.to(device)
     with eval_mode(network):

@@ -7,25 +7,97 @@ another number of threads they may differ in rounding; ``result.json`` has the n
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import psutil  # type: ignore[import-untyped]
 import torch
 
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.engine.cluster import side_by_side
+from advdrop.lab.data.sources import load
+from advdrop.lab.engine.cluster import INTERVAL, Tell, side_by_side
 from advdrop.lab.engine.devices import device_of
+from advdrop.lab.engine.run import train
+from advdrop.lab.engine.rundir import BusyError, RunDirectory
 from advdrop.lab.engine.signals import StoppedError
-from advdrop.lab.engine.worker import Cell, Result
 
-MEMORY = 1.5e9
-"""Bytes of memory that a job is taken to need."""
+MEMORY = 1.5e9  # bytes of memory that a job is taken to need
+PATIENCE = 120.0
+"""Seconds to wait for the lock of a worker that the scheduler has given up but that still finishes an update."""
 
 Key = TypeVar("Key")
+Result = dict[str, Any]
 Outcome = Result | Exception
 """What ``result.json`` of a run holds, or what went wrong."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run among many."""
+
+    name: str  # such as vadd-kl seed 0
+    config: RunConfig
+    path: Path  # its directory
+    force: bool = False  # replace the run that is there now, instead of reading or resuming it
+    replaced: int | None = field(init=False)  # the inode of that run
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "replaced", self._inode() if self.force else None)
+
+    def _inode(self) -> int | None:
+        return self.path.stat().st_ino if self.path.exists() else None
+
+    @property
+    def updates(self) -> int:
+        """How many updates there are in all."""
+        return self.config.training.updates
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a run to read or to resume; with ``force``, only one that has begun since."""
+        return self._inode() not in (None, self.replaced)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing to do but to read the result."""
+        return self.there and RunDirectory.open(self.path).finished
+
+    @property
+    def result(self) -> Result:
+        """The result of the finished run."""
+        return RunDirectory.open(self.path).result
+
+    def run(self, data: DataSet | None, **options: Any) -> Result:
+        """Read the run if it is finished, resume it if it has begun, else train it, with these options of ``train``."""
+        if self.finished:
+            return self.result
+        resume = self.there
+        return train(self.config, self.path, resume=resume, force=self.force and not resume, data=data, **options)
+
+    def __call__(self, tell: Tell) -> Result:
+        """Run it in a worker; if it has to stop, it saves first."""
+        data = cached_data(self.config.dataset, self.config.data_dir)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.run(data, tell=tell, progress=False)
+            except BusyError:
+                if time.monotonic() > deadline:
+                    raise
+            if tell(0):
+                raise StoppedError(f"{self.path} was stopped")
+            time.sleep(INTERVAL)
+
+
+@lru_cache(maxsize=1)
+def cached_data(dataset: str, data_dir: Path | None) -> DataSet:
+    """Read the data once per process, not once per run; the command has made sure that the files are there."""
+    return load(dataset, data_dir, download=False)
 
 
 @dataclass(frozen=True)
@@ -43,11 +115,8 @@ class Jobs:
 def jobs_of(wanted: int | Literal["auto"], cells: Iterable[Cell]) -> Jobs:
     """Return the jobs for those of the cells that are not finished.
 
-    A number is taken as it is, so that a command that is given again computes with as many threads as before.
-
-    Args:
-        wanted: the number of jobs; ``auto`` for as many as there are cores, memory and runs, and one on an accelerator.
-        cells: what is to be run.
+    ``auto`` is as many as there are cores, memory and runs, and one on an accelerator. A number is taken as it is, so
+    that a command that is given again computes with as many threads as before.
     """
     cores, limit = available_cores(), torch.get_num_threads()
     if wanted == "auto":

@@ -15,8 +15,7 @@ import rich.progress as rich
 from rich.console import Console
 
 Key = TypeVar("Key")
-SPEED_SECONDS = 600.0
-"""The time that is left is computed from the speed in this many last seconds."""
+SPEED_SECONDS = 600.0  # the time that is left is computed from the speed in this many last seconds
 SHOWN = (
     ("train/loss", "loss", 4, ""),
     ("validation/error_percent", "validation error", 2, " %"),
@@ -91,11 +90,7 @@ class Progress(Bars):
 class Overview(Bars, Generic[Key]):
     """Shows how far many runs are: on a terminal, a bar for each that runs and for all; elsewhere, a line for each end.
 
-    Args:
-        runs: the name and the number of updates of each run to come.
-        done: how many other runs are done.
-        show: whether anything is shown at all.
-        file: where to; stderr by default.
+    ``runs`` are the names and the numbers of updates of the runs to come; others are done.
     """
 
     def __init__(

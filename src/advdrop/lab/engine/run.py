@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +18,10 @@ from torch import nn
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
-from advdrop.lab.data.batches import Augment, Batches
+from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
-from advdrop.lab.data.splits import LabelSplit, split_labels
 from advdrop.lab.engine.companion import Blend, Companion
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, predictions
@@ -122,6 +121,36 @@ def training_of(
     augment = Augment(options.pad_crop, options.padding, options.flip, options.noise)
     batches = Batches(data.train, split, *sizes, preprocess, augment, config.seed, fabric.device)
     return Training(config, fabric, network, objective, batches, trust, companion)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of a run on this machine, without the evaluations."""
+
+    parameters: int
+    milliseconds_per_update: float
+    seconds: float
+
+
+def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
+    """Time a few updates in one process on the CPU, without whitening."""
+    print(f"timing {updates + 1} updates of {config.method} ...", file=sys.stderr, flush=True)
+    one = {"accelerator": "cpu", "devices": 1, "nodes": 1}
+    config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
+    keep_freed_memory()
+    with borrowed_noise(torch.device("cpu")):
+        preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
+        training = training_of(config, data, split_of(config, data), preprocess, fabric_of(config.engine))
+        training.trust.value = 1.0
+        training.start()
+        times = []
+        for _ in range(updates + 1):
+            start = time.perf_counter()
+            training.update(config.training.updates - 1)  # at the end of the training all terms have their weights
+            times.append(time.perf_counter() - start)
+    each = sum(times[1:]) / updates  # the first one warms up
+    parameters = sum(p.numel() for p in training.network.parameters())
+    return Estimate(parameters, 1000 * each, each * config.training.updates)
 
 
 def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:

@@ -104,7 +104,7 @@ def test_a_suite_on_two_workers_of_which_one_is_killed(tmp_path):
 
 LOST = re.compile(
     r"advdrop: the Dask scheduler is gone \(tcp://127\.0\.0\.1:\d+\), with 0 of 3 runs done; "
-    r"the others are unfinished, not failed: the same command goes on\n"
+    r"the others are unfinished, not failed: run the same command again to continue\n"
 )
 
 
@@ -210,7 +210,7 @@ def test_ctrl_c_is_for_the_parent_alone_and_all_runs_save(tmp_path, monkeypatch)
         os.killpg(command.pid, signal.SIGINT)
         assert command.wait(120) == 130
         assert (tmp_path / "log").read_text().splitlines() == [
-            "finishing this update, then saving; once more stops at once",
+            "finishing this update, then saving; a second signal stops at once",
             "advdrop: stopped with 0 of 2 runs done; the same command continues",
         ]
         assert all(update > before[path] for path, update in saved().items())

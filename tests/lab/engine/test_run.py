@@ -245,7 +245,7 @@ def test_a_signal_saves_stops_and_says_how_to_go_on(number, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PartialLoss, "forward", interrupted)
         # Nothing but the signal may have saved the checkpoint.
-        with pytest.raises(StoppedError, match=r"stopped after update 6 of 12; go on with: advdrop train --resume"):
+        with pytest.raises(StoppedError, match=r"stopped after update 6 of 12; resume with: advdrop train --resume"):
             run(tmp_path / "cut", "engine.checkpoint_seconds=1e6")
     assert signal.getsignal(number) is before
     found = RunDirectory(tmp_path / "cut").load_checkpoint()
@@ -409,9 +409,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):
     run(tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "save_checkpoint", full)
-        with pytest.raises(
-            RuntimeError, match="no space left on device; when that is mended, go on with: advdrop train"
-        ):
+        with pytest.raises(RuntimeError, match="no space left on device; solve this, then resume with: advdrop train"):
             run(tmp_path / "cut")
     run(tmp_path / "cut", resume=True)
     same_run(tmp_path / "whole", tmp_path / "cut")

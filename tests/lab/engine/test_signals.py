@@ -27,7 +27,7 @@ def test_a_first_signal_is_noted_and_told(number):
         assert not received()
         signal.raise_signal(number)
         assert received()
-    assert file.getvalue() == "finishing this update, then saving; once more stops at once\n"
+    assert file.getvalue() == "finishing this update, then saving; a second signal stops at once\n"
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
@@ -35,7 +35,7 @@ def test_a_second_signal_is_obeyed_at_once(clock):
     with stop_signals(quiet):
         signal.raise_signal(signal.SIGTERM)
         clock[0] += 1.5
-        with pytest.raises(StoppedError, match="stopped at once; the last checkpoint can be resumed"):
+        with pytest.raises(StoppedError, match="stopped at once; resume from the last checkpoint"):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -31,12 +31,12 @@ GRACE = 60.0  # seconds to wait for runs that have to stop: they finish an updat
 TICK = 0.2  # seconds between two looks at the tasks
 TIMEOUT = 10.0  # seconds to wait for a scheduler when a command starts or ends
 PING, SILENCE = 5.0, 15.0
-"""Seconds between two questions to the scheduler, and to wait for an answer before it is taken for lost."""
+"""Seconds between two questions to the scheduler, and to wait for an answer before it is considered lost."""
 DEATHS = 2
 """How often the worker of a task may die. Dask's own limit also counts tasks that were waiting on a dead worker."""
-DIED = "its worker died twice, perhaps for lack of memory; the same command with fewer --jobs goes on"
+DIED = "its worker died twice, perhaps for lack of memory; run the same command again with fewer --jobs to continue"
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "JOBLIB_MULTIPROCESSING": "0"}
-"""Of the workers: threads that wait leave their core to others, and a killed worker leaves no semaphores behind."""
+"""Variables of the workers: waiting threads free their core, and a killed worker leaves no semaphores behind."""
 
 Key = TypeVar("Key")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ Tell = Callable[[int], bool]
 
 
 class Task(Protocol[T_co]):
-    """Work for one worker process; it has to survive pickling."""
+    """Work for one worker process. It is pickled to get there."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Task(Protocol[T_co]):
         """How many updates there are in all."""
 
     def __call__(self, tell: Tell) -> T_co:
-        """Do the work, calling ``tell`` after each update; a StoppedError if it says to stop."""
+        """Do the work and call ``tell`` after each update. Raise a StoppedError if it returns True."""
 
 
 def places(scheduler: str) -> int:
@@ -120,7 +120,7 @@ def _local(count: int, threads: int) -> Iterator[Any]:
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block the signals to this command in all threads and processes that start meanwhile: only this thread decides."""
+    """Block signals in all threads and processes that start in the meantime: only the main thread handles them."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -137,7 +137,7 @@ _alone = threading.Lock()  # runs share the random state of their process
 
 
 def work(task: Task[T_co], name: str, threads: int) -> T_co:
-    """Run a task, which Dask knows by this name, in this worker with so many threads, and send events about it."""
+    """Run a task in this worker with this number of threads, and send events about it. Dask knows it by ``name``."""
     from distributed import Status, get_worker
 
     worker, sent = get_worker(), float("-inf")
@@ -194,7 +194,7 @@ def side_by_side(
             time.sleep(TICK)
             if asked():
                 crew.stop()
-                raise StoppedError(f"stopped with {overview.count} runs done; the same command goes on")
+                raise StoppedError(f"stopped with {overview.count} runs done; run the same command again to continue")
             crew.ping()
             yield from crew.ended()
 
@@ -211,7 +211,7 @@ class _Crew(Generic[Key, T]):
         client.subscribe_topic(TOPIC, self.heard)
 
     def heard(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Take an event of a worker; Dask calls this in a thread of its own."""
+        """Note an event of a worker. Dask calls this in a thread of its own."""
         name, what = event[1]["name"], event[1]["what"]
         if what == "started":
             self.starts[name] += 1
@@ -221,7 +221,7 @@ class _Crew(Generic[Key, T]):
             self.overview.saw(self.running[name][0], what)
 
     def employ(self, count: int) -> None:
-        """Hand out tasks until so many run."""
+        """Hand out tasks until this number of them runs."""
         while self.waiting and len(self.running) < count:
             key, name = self.waiting.popleft(), f"advdrop-{uuid4().hex}"
             future = self.client.submit(work, self.tasks[key], name, self.threads, key=name, pure=False)
@@ -241,7 +241,7 @@ class _Crew(Generic[Key, T]):
                 yield key, outcome
 
     def outcome(self, name: str, future: Any) -> T | Exception:
-        """Fetch the result or the error of a task; a StoppedError if its worker died with the result."""
+        """Return the result or the error of a task; a StoppedError if its worker died with the result."""
         if self.starts[name] > DEATHS:
             future.cancel()
             return RuntimeError(DIED)
@@ -257,7 +257,7 @@ class _Crew(Generic[Key, T]):
         return found
 
     def ping(self) -> None:
-        """Now and then, ask the scheduler whether it is there."""
+        """Ask the scheduler from time to time whether it is still there."""
         if time.monotonic() - self.pinged > PING:
             try:
                 self.client.sync(self.client.scheduler.identity, callback_timeout=SILENCE)
@@ -269,7 +269,7 @@ class _Crew(Generic[Key, T]):
         """Return the error that says that the scheduler is gone."""
         return RuntimeError(
             f"the Dask scheduler is gone ({self.client.scheduler.address}), with {self.overview.count} runs done; "
-            "the others are unfinished, not failed: the same command goes on"
+            "the others are unfinished, not failed: run the same command again to continue"
         )
 
     def stop(self) -> None:

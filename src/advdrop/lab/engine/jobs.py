@@ -26,9 +26,9 @@ from advdrop.lab.engine.run import train
 from advdrop.lab.engine.rundir import BusyError, RunDirectory
 from advdrop.lab.engine.signals import StoppedError
 
-MEMORY = 1.5e9  # bytes of memory that a job is taken to need
+MEMORY = 1.5e9  # bytes of memory that a job is expected to need
 PATIENCE = 120.0
-"""Seconds to wait for the lock of a worker that the scheduler has given up but that still finishes an update."""
+"""Seconds to wait for the lock of a lost worker that still finishes its update."""
 
 Key = TypeVar("Key")
 Result = dict[str, Any]
@@ -59,12 +59,12 @@ class Cell:
 
     @property
     def there(self) -> bool:
-        """Whether there is a run to read or to resume; with ``force``, only one that has begun since."""
+        """Whether there is a run to read or to resume. With ``force``, a run to be replaced does not count."""
         return self._inode() not in (None, self.replaced)
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing to do but to read the result."""
+        """Whether the run is finished, so that its result can be read."""
         return self.there and RunDirectory.open(self.path).finished
 
     @property
@@ -102,7 +102,7 @@ def cached_data(dataset: str, data_dir: Path | None) -> DataSet:
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many runs there are at a time, and with how many threads each."""
+    """The number of runs at a time, and the number of threads of each."""
 
     count: int
     threads: int

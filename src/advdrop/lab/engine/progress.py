@@ -15,7 +15,7 @@ import rich.progress as rich
 from rich.console import Console
 
 Key = TypeVar("Key")
-SPEED_SECONDS = 600.0  # the time that is left is computed from the speed in this many last seconds
+SPEED_SECONDS = 600.0  # the time that is left is computed from the speed in the last 10 minutes
 SHOWN = (
     ("train/loss", "loss", 4, ""),
     ("validation/error_percent", "validation error", 2, " %"),
@@ -116,7 +116,7 @@ class Overview(Bars, Generic[Key]):
         return f"{self.done} of {self.total}"
 
     def saw(self, key: Key, updates: int) -> None:
-        """Take the number of updates of a run that are done; those of its first call were done before."""
+        """Note how many updates of a run are done. The number of the first call was done before this command."""
         self.bars.update(self.tasks[key], completed=updates, visible=True)
         if key not in self.seen:
             self._leave_out(updates)
@@ -124,7 +124,7 @@ class Overview(Bars, Generic[Key]):
         self.seen[key] = updates
 
     def ended(self, key: Key, failed: bool) -> None:
-        """Take the end of a run."""
+        """Note the end of a run."""
         name, updates = self.runs[key]
         left = updates - self.seen.get(key, 0)
         self.done, self.failed = self.done + 1, self.failed + failed
@@ -140,7 +140,7 @@ class Overview(Bars, Generic[Key]):
         self.bars.update(self.all, description=str(self))
 
     def _leave_out(self, updates: int) -> None:
-        """Take updates that nobody will do out of the sum."""
+        """Subtract updates that will not be done from the sum."""
         task = self.bars.tasks[0]
         task.total = (task.total or 0) - updates
 

@@ -96,12 +96,12 @@ def train(
                 Recorder(training, history, run, shown, evaluate).fit()
                 return _finish(training, history, run, data) if main else {}
             except OSError as error:  # a full disk or a lost folder is not a wrong argument
-                raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
+                raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
             except RuntimeError as error:
                 if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
                     raise
                 reason = str(error).split("\n")[0]
-                raise RuntimeError(f"a process stopped ({reason}); go on with: {run.how_to_resume}") from None
+                raise RuntimeError(f"a process stopped ({reason}); resume with: {run.how_to_resume}") from None
 
 
 def training_of(
@@ -163,7 +163,7 @@ def _finish(training: Training, history: History, run: RunDirectory, data: DataS
     """Write the weights and then the result: a run that has a result is complete."""
     config, network, updates = training.config, training.network, training.config.training.updates
     if history.update < updates:
-        raise StoppedError(f"stopped after update {history.update} of {updates}; go on with: {run.how_to_resume}")
+        raise StoppedError(f"stopped after update {history.update} of {updates}; resume with: {run.how_to_resume}")
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
     with written(run.model) as file:
         file.write(save(weights, metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))

@@ -29,7 +29,7 @@ DAMAGED = "train the run again with --force"
 
 
 class RunError(ValueError):
-    """A run directory cannot be used as requested. The message names it and says what to do."""
+    """A run directory cannot be used as requested. The message names it and the way out."""
 
 
 class BusyError(RunError):
@@ -120,7 +120,7 @@ class RunDirectory:
     def result(self) -> dict[str, Any]:
         """The content of ``result.json``."""
         if not self.finished:
-            raise RunError(f"{self.path} is not finished; go on with it: {self.how_to_resume}")
+            raise RunError(f"{self.path} is not finished; resume it with: {self.how_to_resume}")
         result: dict[str, Any] = read_json(self.path / "result.json")
         return result
 

@@ -34,9 +34,9 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
         received.append(time.monotonic())
         if len(received) == 1:
             with suppress(RuntimeError):  # the signal came while something else was being written
-                say("finishing this update, then saving; once more stops at once")
+                say("finishing this update, then saving; a second signal stops at once")
         elif received[-1] - received[0] > AT_ONCE:
-            raise StoppedError("stopped at once; the last checkpoint can be resumed")
+            raise StoppedError("stopped at once; resume from the last checkpoint")
 
     main = threading.current_thread() is threading.main_thread()
     caught = [number for number in SIGNALS if main and signal.getsignal(number) not in (signal.SIG_IGN, None)]

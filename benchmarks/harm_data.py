@@ -34,7 +34,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 
 from advdrop.lab.data import DataSet
 from advdrop.lab.data import load as load_images
-from advdrop.lab.data.readers.arrays import RawPart, build
+from advdrop.lab.data.own import RawPart, build
 from advdrop.lab.data.sources import data_folder
 from advdrop.lab.files import written
 from advdrop.lab.report.text_table import table as text_table

@@ -20,7 +20,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from advdrop.lab.engine.worker import Cell, Result, Tell
+from advdrop.lab.engine.cluster import Tell
+from advdrop.lab.engine.jobs import Cell, Result
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(

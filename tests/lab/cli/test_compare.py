@@ -36,7 +36,8 @@ def outcomes_in(monkeypatch, found, **errors):
 
 
 def test_the_table_is_in_the_order_of_the_methods(monkeypatch, capsys, tmp_path):
-    outcomes_in(monkeypatch, found := [], pi=DivergedError(3, "the loss is not finite"), vat=RuntimeError("full disk"))
+    diverged = DivergedError("update 3: the loss is not finite")
+    outcomes_in(monkeypatch, found := [], pi=diverged, vat=RuntimeError("full disk"))
     (tmp_path / "c").mkdir()
     typed = ["compare", *TINY, "--methods", "dropout,pi,vat,vadd-kl", "--seeds", "2", "--out", "c", "--jobs", "3"]
     assert main(typed) == 1

@@ -9,7 +9,7 @@ from advdrop.lab.config import config as configuration
 from advdrop.lab.config.config import ConfigError, RunConfig, merged, overrides, parse_method
 from advdrop.lab.config.recipes import DATASETS, resolve
 from advdrop.lab.config.terms import METHODS
-from advdrop.lab.models.build import NETWORKS as BUILDERS
+from advdrop.lab.models.networks import NETWORKS as BUILDERS
 
 SECTIONS = ("data", "network", "objective", "optimizer", "training", "engine")
 SHAPES = {"svhn": (3, 32, 32), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}

@@ -6,14 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advdrop.lab.data import Examples
-from advdrop.lab.data.augment import Noise
-from advdrop.lab.data.batches import Batches, Stream
+from advdrop.lab.data.batches import Augment, Batches, LabelSplit, Stream, split_labels
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.data.splits import LabelSplit, split_labels
 
 ROWS = 40
 Y = torch.arange(ROWS) % 4
-JITTER = (Noise(0.05),)
+JITTER = Augment(noise=0.05)
 
 
 def examples():
@@ -21,9 +19,9 @@ def examples():
     return Examples(torch.arange(100, 100 + ROWS)[:, None].expand(-1, 6).to(torch.uint8), Y)
 
 
-def batches(labels=12, labeled=6, unlabeled=10, augments=JITTER, seed=0, overlap=True, split=None):
+def batches(labels=12, labeled=6, unlabeled=10, augment=JITTER, seed=0, overlap=True, split=None):
     split = split or split_labels(Y, labels, 0, overlap=overlap)
-    return Batches(examples(), split, labeled, unlabeled, Preprocess("none"), augments, seed)
+    return Batches(examples(), split, labeled, unlabeled, Preprocess("none"), augment, seed)
 
 
 def rows_of(view):
@@ -65,20 +63,6 @@ def test_permutations_seeds_and_names_differ():
     assert len(set(orders)) == len(orders)
 
 
-def test_a_stream_forgets_old_permutations():
-    stream = Stream(torch.arange(4), 3, 0, "s")
-    for update in range(50):
-        stream.at(update)
-    assert len(stream._permutations) <= 2
-
-
-def test_a_stream_refuses():
-    with pytest.raises(ValueError, match="the labeled stream has no rows"):
-        Stream(torch.arange(0), 2, 0, "labeled")
-    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        Stream(torch.arange(3), 0, 0, "labeled")
-
-
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_batch_has_the_rows_of_its_two_streams(overlap):
     made = batches(overlap=overlap)
@@ -97,7 +81,7 @@ def test_a_batch_has_the_rows_of_its_two_streams(overlap):
 
 @pytest.mark.parametrize("labels", [12, "all"])
 def test_without_augmentation_there_is_one_view(labels):
-    batch = batches(labels, augments=()).at(3)
+    batch = batches(labels, augment=Augment()).at(3)
     assert batch.second_view is None
     rows = rows_of(batch.x if labels == "all" else batch.unlabeled)
     assert torch.equal(rows, batch.index)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advdrop.lab.data import DataError
-from advdrop.lab.data.splits import ROWS, LabelSplit, split_labels
+from advdrop.lab.data.batches import ROWS, LabelSplit, split_labels
 
 TEN = torch.arange(3000) % 10
 SEEDS = st.integers(0, 1000)

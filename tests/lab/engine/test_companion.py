@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.data.splits import LabelSplit
 from advdrop.lab.engine.companion import Blend, Companion, held_out, main_network
 from advdrop.lab.engine.run import StoppedError, load_network, train
 from advdrop.lab.engine.rundir import RunDirectory

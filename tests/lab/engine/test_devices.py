@@ -11,8 +11,9 @@ from torch import nn
 from advdrop.lab.config.config import ConfigError, Engine, overrides
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.data import DataSet, Examples
-from advdrop.lab.engine import RunDirectory, devices, load_network, train
+from advdrop.lab.engine import RunDirectory, devices, train
 from advdrop.lab.engine.devices import device_of, fabric_of, resolve_auto, resumed_config, set_memory_format
+from advdrop.lab.engine.run import load_network
 from runs import CLASSES, rings, tiny
 
 IMAGE = (1, 8, 8)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,14 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from advdrop.lab.data import load
-from advdrop.lab.engine import RunDirectory, jobs, progress, worker
+from advdrop.lab.engine import RunDirectory, jobs, progress
 from advdrop.lab.engine.cluster import side_by_side
-from advdrop.lab.engine.jobs import Jobs, available_memory, fitting, jobs_of, on_cpu, run_cells
+from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
 from advdrop.lab.engine.progress import Overview, makespan
 from advdrop.lab.engine.run import StoppedError, train
 from advdrop.lab.engine.rundir import BusyError
 from advdrop.lab.engine.training import DivergedError
-from advdrop.lab.engine.worker import Cell
 from processes import MortalCell
 from runs import rings, tiny
 
@@ -42,9 +42,16 @@ def cells_in(folder, *names, force=False):
 def test_auto_takes_what_cores_memory_and_runs_allow(tmp_path, monkeypatch):
     cells = cells_in(tmp_path, "dropout", "pi", "vadd-kl")
     monkeypatch.setattr(jobs, "available_cores", lambda: 8)
-    monkeypatch.setattr(jobs, "available_memory", lambda: 64e9)
+    memory = SimpleNamespace(available=64e9)
+    monkeypatch.setattr(jobs.psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(jobs.torch, "get_num_threads", lambda: 8)
     assert jobs_of("auto", cells.values()) == Jobs(3, 2)
+    memory.available = 4e9
+    assert jobs_of("auto", cells.values()) == Jobs(2, 4)
+    memory.available = 1e9
+    assert jobs_of("auto", cells.values()) == Jobs(1, 8)
+    memory.available = 64e9
+    assert jobs_of("auto", []) == Jobs(1, 8)
     assert jobs_of(1, cells.values()) == Jobs(1, 8)
     assert jobs_of(16, cells.values()) == Jobs(16, 1)
     train(cells["pi"].config, cells["pi"].path, data=rings(), progress=False)
@@ -58,23 +65,10 @@ def test_auto_takes_what_cores_memory_and_runs_allow(tmp_path, monkeypatch):
 
 def test_an_accelerator_is_not_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "available_cores", lambda: 8)
-    monkeypatch.setattr(jobs.torch.accelerator, "is_available", lambda: True)
-    assert on_cpu(tiny("engine.accelerator=cpu"))
-    assert not on_cpu(tiny("engine.accelerator=auto"))
-    assert not on_cpu(tiny("engine.accelerator=gpu"))
-    config = tiny("engine.accelerator=auto")
-    assert jobs_of("auto", [Cell(name, config, tmp_path / name) for name in "abc"]).count == 1
-    monkeypatch.setattr(jobs.torch.accelerator, "is_available", lambda: False)
-    assert on_cpu(config)
-
-
-def test_memory_is_read_where_it_is_told(tmp_path):
-    (tmp_path / "meminfo").write_text("MemTotal: 24000 kB\nMemAvailable:   2000 kB\nHugePages_Total: 0\n")
-    assert available_memory(tmp_path / "meminfo") == 2000 * 1024
-    assert available_memory(tmp_path / "nothing") is None
-    (tmp_path / "odd").write_text("nothing of the kind")
-    assert available_memory(tmp_path / "odd") is None
-    assert fitting(9, 4, None) == 4
+    monkeypatch.setattr(jobs, "device_of", lambda engine: "cpu" if engine.accelerator == "cpu" else "cuda")
+    for accelerator, count in (("cpu", 3), ("auto", 1), ("gpu", 1)):
+        config = tiny(f"engine.accelerator={accelerator}")
+        assert jobs_of("auto", [Cell(name, config, tmp_path / name) for name in "abc"]).count == count
 
 
 # ------------------------------------------------------------------------------------------------------------ running
@@ -100,7 +94,7 @@ def test_one_job_that_is_stopped_stops_all(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise StoppedError("stopped after update 3 of 12; go on")
 
-    monkeypatch.setattr(worker, "train", stop)
+    monkeypatch.setattr(jobs, "train", stop)
     with pytest.raises(StoppedError, match="update 3 of 12"):
         list(run_cells(cells_in(tmp_path, "dropout", "pi"), Jobs(1, 1), rings(), progress=False))
 
@@ -110,7 +104,7 @@ def test_one_job_that_is_stopped_stops_all(tmp_path, monkeypatch):
 
 @pytest.fixture
 def _known_data(monkeypatch):
-    monkeypatch.setattr(worker, "cached_data", lambda dataset, data_dir: rings())
+    monkeypatch.setattr(jobs, "cached_data", lambda dataset, data_dir: rings())
 
 
 def test_a_run_that_was_replaced_is_not_replaced_again_after_a_kill(tmp_path):
@@ -144,14 +138,14 @@ def test_a_run_that_another_worker_still_has_is_waited_for(tmp_path, monkeypatch
             raise BusyError("busy")
         return {"done": True}
 
-    monkeypatch.setattr(worker, "train", busy_at_first)
-    monkeypatch.setattr(worker.time, "sleep", waited.append)
+    monkeypatch.setattr(jobs, "train", busy_at_first)
+    monkeypatch.setattr(jobs.time, "sleep", waited.append)
     assert cell(lambda _: False) == {"done": True}
     assert len(waited) == 2
     waited.clear()
     with pytest.raises(StoppedError):
         cell(lambda _: True)
-    monkeypatch.setattr(worker, "PATIENCE", -1.0)
+    monkeypatch.setattr(jobs, "PATIENCE", -1.0)
     with pytest.raises(BusyError):
         cell(lambda _: False)
 
@@ -205,7 +199,9 @@ def test_processes_give_the_bits_of_one_process_and_survive_kills(files, capfd, 
     assert isinstance(results["dropout wild"], DivergedError)
     assert "lower the learning rate" in str(results["dropout wild"])
     assert isinstance(results["vat"], RuntimeError)
-    assert str(results["vat"]).startswith("its worker died twice, perhaps for lack of memory; the same command with")
+    assert str(results["vat"]).startswith(
+        "its worker died twice, perhaps for lack of memory; run the same command again"
+    )
     assert len(list(files.parent.glob("runs/vadd-kl.killed-*"))) == 1
     assert len(list(files.parent.glob("runs/vat.killed-*"))) >= 2
     assert results["vadd-kl"]["machine"]["threads"] == 3  # these networks are too small for threads to change a bit
@@ -271,17 +267,18 @@ def test_on_a_terminal_each_run_that_runs_has_a_line_and_all_have_one(monkeypatc
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
     with Overview({1: ("pi seed 0", 10), 2: ("vat [x] seed 1", 10)}, done=1, file=(file := Terminal())) as overview:
-        overview.saw(1, 0)
-        overview.saw(1, 5)
+        for updates in range(6):
+            overview.saw(1, updates)
+        overview.saw(2, 0)
         overview.saw(2, 4)
         overview.bars.refresh()
         shown = file.getvalue()
-        overview.note("a word")
+        overview.say("a word")
         overview.ended(1, failed=False)
         overview.ended(2, failed=True)
     assert re.search(r"pi seed 0 .*50%", shown)
     assert re.search(r"vat \[x\] seed 1 .*40%", shown)
-    assert re.search(r"1 of 3 runs done; about 0:00:00 left .*45%", shown)
+    assert re.search(r"1 of 3 runs done; about 0:00:0\d left .*45%", shown)
     assert "a word\n" in file.getvalue()
     assert str(overview) == "3 of 3 runs done (1 failed)"
 
@@ -293,9 +290,10 @@ def test_elsewhere_there_is_a_line_when_a_run_is_over_with_the_time_that_is_left
     overview = Overview(runs, file=(file := io.StringIO()))
     assert str(overview) == "0 of 3 runs done"
     overview.saw(1, 60)  # resumed: these were done before
-    now[0] = 120.0
-    overview.saw(1, 100)
-    overview.ended(1, failed=False)  # 40 updates took 20 seconds, 200 are left
+    for updates in range(61, 101):
+        overview.saw(1, updates)
+        now[0] += 0.5
+    overview.ended(1, failed=False)  # an update takes half a second, 200 are left
     overview.ended(2, failed=True)
     assert file.getvalue().splitlines() == [
         "pi seed 0 done: 1 of 3 runs done; about 0:01:40 left",
@@ -304,7 +302,7 @@ def test_elsewhere_there_is_a_line_when_a_run_is_over_with_the_time_that_is_left
     quiet = Overview(runs, show=False, file=(file := Terminal()))
     with quiet:
         quiet.saw(1, 1)
-        quiet.note("a word")
+        quiet.say("a word")
         quiet.ended(1, failed=False)
     assert file.getvalue() == ""
 

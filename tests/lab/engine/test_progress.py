@@ -10,11 +10,12 @@ class Terminal(io.StringIO):
 
 
 def test_elsewhere_it_is_a_line_an_epoch_with_the_time_that_is_left(monkeypatch):
-    clock = iter([100.0, 130.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     file = io.StringIO()
     with Progress(updates=100, done=20, name="pi", file=file) as shown:
         for _ in range(40):
+            now[0] += 0.75
             shown.advance()
         shown.epoch({"train/loss": 0.12345, "test/error_percent": 4.2, "beta1": 0.9})
     # 40 updates took 30 seconds, 40 are left.

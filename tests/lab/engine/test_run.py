@@ -9,11 +9,11 @@ from torch import nn
 
 from advdrop import AdversarialDropout, CrossEntropy, Ramp, Step, VAdD, schedules
 from advdrop.lab.config.methods import network_of
-from advdrop.lab.data.batches import Batches
-from advdrop.lab.data.splits import LabelSplit
-from advdrop.lab.engine import RunDirectory, error_percent, load_network, train
+from advdrop.lab.data.batches import Augment, Batches, LabelSplit
+from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine import run as engine_run
-from advdrop.lab.engine.run import StoppedError, preprocess_of, split_of
+from advdrop.lab.engine.evaluate import error_percent
+from advdrop.lab.engine.run import StoppedError, load_network, preprocess_of, split_of
 from advdrop.lab.engine.rundir import RunError
 from advdrop.lab.engine.training import DivergedError, PartialLoss, Training
 from advdrop.randomness import derived_seed
@@ -119,7 +119,7 @@ def test_the_engine_computes_what_a_bare_loop_computes(tmp_path):
         4,
         8,
         preprocess_of(config, data, split_of(config, data)),
-        engine_run.augments_of(config),
+        Augment(noise=0.1),
     )
     adam = torch.optim.Adam(network.parameters(), fused=True)
     for update in range(12):
@@ -173,18 +173,18 @@ def test_a_run_cut_before_its_result_is_finished_without_training(tmp_path, monk
 
 
 def test_batch_norm_statistics_are_resumed(tmp_path, monkeypatch):
-    def network():
-        torch.manual_seed(1)
+    def network(*_):
         return nn.Sequential(
             nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), AdversarialDropout(0.5, 0.3), nn.Linear(8, 3)
         )
 
-    run(tmp_path / "whole", network=network())
+    monkeypatch.setattr(engine_run, "blended", network)
+    run(tmp_path / "whole")
     with monkeypatch.context() as patch:
         killed_at(patch, 5)
         with pytest.raises(StopAtError):
-            run(tmp_path / "cut", network=network())
-    run(tmp_path / "cut", network=network(), resume=True)
+            run(tmp_path / "cut")
+    run(tmp_path / "cut", resume=True)
     same_run(tmp_path / "whole", tmp_path / "cut")
     assert weights(tmp_path / "cut")["1.num_batches_tracked"] > 0
 
@@ -245,7 +245,7 @@ def test_a_signal_saves_stops_and_says_how_to_go_on(number, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PartialLoss, "forward", interrupted)
         # Nothing but the signal may have saved the checkpoint.
-        with pytest.raises(StoppedError, match=r"stopped after update 6 of 12; go on with: advdrop train --resume"):
+        with pytest.raises(StoppedError, match=r"stopped after update 6 of 12; resume with: advdrop train --resume"):
             run(tmp_path / "cut", "engine.checkpoint_seconds=1e6")
     assert signal.getsignal(number) is before
     found = RunDirectory(tmp_path / "cut").load_checkpoint()
@@ -266,11 +266,11 @@ def test_training_works_outside_the_main_thread(tmp_path):
 )
 def test_a_loss_that_blows_up_names_the_update_the_term_and_the_checkpoint(method, term, tmp_path):
     settings = ("optimizer.learning_rate=1e30", "optimizer.ramp_down=0")
-    with pytest.raises(DivergedError, match=rf"update [1-9]: .*({term})") as caught:
+    with pytest.raises(DivergedError, match=rf"^update [1-9]: .*({term})") as caught:
         run(tmp_path / "r", *settings, method=method)
     good = RunDirectory(tmp_path / "r").load_checkpoint()
     assert str(tmp_path / "r" / "last.ckpt") in str(caught.value)
-    assert good["update"] <= caught.value.update
+    assert good["update"] <= int(str(caught.value).split()[1].rstrip(":"))
     assert all(value.isfinite().all() for value in good["network"].values())
     assert not RunDirectory(tmp_path / "r").finished
 
@@ -316,14 +316,6 @@ def test_evaluations_are_as_rare_as_asked(tmp_path):
     assert ["test/error_percent" in row for row in RunDirectory(tmp_path / "r").metrics()] == [False, False, True]
 
 
-def test_your_own_augmentation_is_used_and_must_keep_the_shape(tmp_path):
-    seen = []
-    run(tmp_path / "r", augment=lambda x: seen.append(len(x)) or x + 0.01)
-    assert set(seen) == {4, 8}
-    with pytest.raises(ValueError, match="it must keep the shape"):
-        run(tmp_path / "s", augment=lambda x: x[:1])
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("clip", [0, 1])
 def test_half_precision_trains_and_resumes_bit_by_bit(precision, clip, tmp_path, monkeypatch):
@@ -351,10 +343,11 @@ def test_half_precision_trains_and_resumes_bit_by_bit(precision, clip, tmp_path,
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_a_layer_that_was_frozen_stays_frozen(tmp_path):
+def test_a_layer_that_was_frozen_stays_frozen(tmp_path, monkeypatch):
     frozen = nn.BatchNorm1d(8).eval()
     network = nn.Sequential(nn.Linear(6, 8), frozen, nn.ReLU(), AdversarialDropout(0.5, 0.3), nn.Linear(8, 3))
-    run(tmp_path / "r", network=network)  # it evaluates after each of three epochs
+    monkeypatch.setattr(engine_run, "blended", lambda *_: network)
+    run(tmp_path / "r")  # it evaluates after each of three epochs
     assert not frozen.training
     assert network.training
     assert frozen.num_batches_tracked == 0
@@ -384,22 +377,6 @@ def test_a_run_that_is_being_trained_is_not_taken_away_by_force(tmp_path, monkey
         run(tmp_path / "r", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
     assert RunDirectory(tmp_path / "r").load_checkpoint()["update"] == 2
-
-
-def test_your_own_network_and_augmentation_are_remembered(tmp_path, monkeypatch):
-    def own():
-        torch.manual_seed(3)
-        return nn.Sequential(nn.Linear(6, 8), AdversarialDropout(0.5, 0.3), nn.Linear(8, 3))
-
-    with monkeypatch.context() as patch:
-        killed_at(patch, 2)
-        with pytest.raises(StopAtError):
-            run(tmp_path / "r", network=own())
-    with pytest.raises(RunError, match="was started with your own network"):
-        run(tmp_path / "r", resume=True)
-    assert run(tmp_path / "r", network=own(), resume=True)["network"] == "own"
-    with pytest.raises(RunError, match="a network of your own"):
-        load_network(tmp_path / "r", rings())
 
 
 def test_a_result_names_every_commit_it_was_computed_by(tmp_path, monkeypatch):
@@ -432,9 +409,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):
     run(tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "save_checkpoint", full)
-        with pytest.raises(
-            RuntimeError, match="no space left on device; when that is mended, go on with: advdrop train"
-        ):
+        with pytest.raises(RuntimeError, match="no space left on device; solve this, then resume with: advdrop train"):
             run(tmp_path / "cut")
     run(tmp_path / "cut", resume=True)
     same_run(tmp_path / "whole", tmp_path / "cut")
@@ -446,5 +421,5 @@ def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
         with pytest.raises(StopAtError):
             run(tmp_path / "r")
     (tmp_path / "r" / "last.ckpt").write_bytes(b"not a checkpoint")
-    with pytest.raises(RunError, match=r"last.ckpt cannot be read .*; delete it to start the run again"):
+    with pytest.raises(RunError, match=r"last.ckpt: cannot be read .*; delete it to start the run again"):
         run(tmp_path / "r", resume=True)

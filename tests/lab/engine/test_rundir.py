@@ -76,7 +76,7 @@ def test_the_lock_is_free_again_afterwards(tmp_path):
 
 def test_a_result_that_is_not_there_says_how_to_get_it(tmp_path):
     run = create(tmp_path / "r")
-    with pytest.raises(RunError, match=r"not finished; go on with it: advdrop train --resume .*r$"):
+    with pytest.raises(RunError, match=r"not finished; resume it with: advdrop train --resume .*r$"):
         _ = run.result
     (run.path / "result.json").write_text("{")
     with pytest.raises(ValueError, match=r"result\.json is not a JSON file"):

@@ -44,7 +44,7 @@ def test_metrics_are_resumed_where_they_were_saved(tmp_path):
     for update, value in enumerate((0.1, 0.7, 0.3)):
         whole.add(update, loss(value, ce=value))
     first.add(0, loss(0.1, ce=0.1))
-    torch.save(first.state_dict(), tmp_path / "metrics")
+    torch.save(vars(first), tmp_path / "metrics")
     second = Metrics(**torch.load(tmp_path / "metrics", weights_only=True))
     for update, value in ((1, 0.7), (2, 0.3)):
         second.add(update, loss(value, ce=value))
@@ -58,7 +58,7 @@ def test_resumed_metrics_move_to_the_device():
     saved.add(0, loss(0.1, ce=0.1))
     with torch.device("meta"):
         value = torch.empty(())
-    metrics = Metrics(**saved.state_dict())
+    metrics = Metrics(**vars(saved))
     metrics.add(1, Loss(value, {"ce": value}, {"ce": 1.0}, {}))
     assert all(mean.device.type == "meta" for mean in metrics.means().values())
     assert metrics.bad.device.type == "meta"

@@ -194,10 +194,6 @@ def test_noise_passes_the_gradient():
     assert x.grad.tolist() == [[1.0] * 3] * 2
 
 
-def test_noise_repr():
-    assert repr(GaussianNoise(0.15)) == "GaussianNoise(sigma=0.15)"
-
-
 @pytest.mark.parametrize(("sigma", "error"), [(-1.0, ValueError), (float("inf"), ValueError), ("a", TypeError)])
 def test_noise_refuses_other_sigmas(sigma, error):
     with pytest.raises(error, match="sigma must be"):
@@ -316,11 +312,3 @@ def test_the_mean_of_half_precision_is_taken_in_full():
     assert y.dtype == torch.bfloat16
     assert norm.running_mean.dtype == torch.float32
     torch.testing.assert_close(norm.running_mean, x.float().mean((0, 2, 3)))
-
-
-def test_mean_only_norm_repr_and_refusals():
-    assert repr(MeanOnlyBatchNorm2d(3)) == "MeanOnlyBatchNorm2d(3, momentum=0.1)"
-    with pytest.raises(ValueError, match="momentum must be in"):
-        MeanOnlyBatchNorm2d(3, momentum=1.1)
-    with pytest.raises(ValueError, match="features must be at least 1"):
-        MeanOnlyBatchNorm2d(0)

@@ -16,12 +16,10 @@ from advdrop.lab.cli.train import config_of, dataset_of, values_of
 from advdrop.lab.config.config import ConfigError, RunConfig, overrides, parse_method
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.devices import resolve_auto, resumed_config
-from advdrop.lab.engine.estimate import estimate
-from advdrop.lab.engine.jobs import Jobs, Outcome, jobs_of, run_cells
+from advdrop.lab.engine.jobs import Cell, Jobs, Outcome, Result, jobs_of, run_cells
 from advdrop.lab.engine.progress import duration, makespan
-from advdrop.lab.engine.run import StoppedError, split_of
+from advdrop.lab.engine.run import StoppedError, estimate, split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
-from advdrop.lab.engine.worker import Cell, Result
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
 from advdrop.lab.report.collect import results_of

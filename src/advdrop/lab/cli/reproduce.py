@@ -14,10 +14,9 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import places
 from advdrop.lab.engine.devices import resolve_auto
-from advdrop.lab.engine.jobs import Jobs, jobs_of, run_cells
+from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.engine.worker import Cell
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import Ledger, Sealed, record_of
 from advdrop.lab.report.collect import Results, check, results_of

@@ -15,9 +15,8 @@ from advdrop.lab.config.recipes import recipe
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.estimate import estimate
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import split_of, train
+from advdrop.lab.engine.run import estimate, split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
 DEFAULTS = {"dataset": "mnist5k", "data_dir": None, "labels": 100, "method": "vadd-qe", "preset": "auto", "seed": 0}

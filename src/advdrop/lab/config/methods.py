@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from advdrop.lab.config.config import Network, RunConfig, parse_method
-from advdrop.lab.models.build import build
+from advdrop.lab.models.networks import NETWORKS
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
 from advdrop.schedules import Ramp, Trust
@@ -35,4 +35,4 @@ def network_of(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Sequ
     """Return the configured network with its AdversarialDropout layer."""
     options = config.network.model_dump(exclude={"name"})
     layer = AdversarialDropout(**{name: options.pop(name) for name in Network.model_fields})
-    return build(config.network.name, layer, shape, classes, **options)
+    return NETWORKS[config.network.name](layer, tuple(shape), classes, **options)

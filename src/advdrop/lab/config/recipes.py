@@ -13,7 +13,7 @@ from advdrop.lab.choices import Labels, PresetChoice
 from advdrop.lab.config.config import ConfigError, RunConfig, merged, parse_method
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import UNLABELED, DataSet
-from advdrop.lab.models.build import default_network
+from advdrop.lab.models.networks import default_network
 from advdrop.presets import PRESETS
 
 Values = Mapping[str, Any]

@@ -1,85 +1,187 @@
-"""Two-stream batches. The batch of an update is a pure function of (seed, update), so there is no state to save."""
+"""From the training set to batches: which images keep their labels, and the batch of each update.
+
+The split is a function of the labels and the seed. The batch of an update is a function of the seed and the update. So
+there is no state to save.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from advdrop import checks
-from advdrop.lab.data.augment import Augment, augmented
-from advdrop.lab.data.examples import Examples
+from advdrop.lab.choices import Labels, Padding
+from advdrop.lab.data.examples import DataError, Examples
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.data.splits import LabelSplit
+from advdrop.lab.files import written
 from advdrop.randomness import derived_generator
 from advdrop.step.batch import Batch
+
+ROWS = ("labeled", "unlabeled", "validation")
+
+
+@dataclass(frozen=True)
+class LabelSplit:
+    """Positions in the training set, ascending."""
+
+    labeled: Tensor  # the rows whose labels are used
+    unlabeled: Tensor  # the rows of the other stream; none in supervised learning
+    validation: Tensor  # rows that no training step uses
+    dataset: str = ""  # the checksum of the data set that the rows belong to
+
+    def save(self, path: Path) -> None:
+        """Write an ``.npz`` file, whole or not at all."""
+        with written(path) as part:
+            rows = {name: getattr(self, name).numpy().astype(np.int32) for name in ROWS}
+            np.savez_compressed(part, dataset=np.array(self.dataset), **rows)
+
+    @classmethod
+    def load(cls, path: Path) -> LabelSplit:
+        """Read what ``save`` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+            labeled, unlabeled, validation = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ROWS)
+            return cls(labeled, unlabeled, validation, str(arrays["dataset"]))
+
+
+def split_labels(
+    y: Tensor, labels: Labels, seed: int, validation: int = 0, overlap: bool = True, classes: int | None = None
+) -> LabelSplit:
+    """Draw the labeled rows, the same number of each class.
+
+    Fewer labels of a seed are a subset of more labels of that seed. The validation rows depend on the seed and their
+    number alone. If the number of classes does not divide the number of labels, some classes get one row more.
+
+    Args:
+        y: the labels of the training set, ``(N,)``; -1 where there is none.
+        labels: the number of labels to keep, or ``"all"``.
+        seed: of the draw.
+        validation: the number of labeled rows to hold out, the same number of each class.
+        overlap: whether the unlabeled stream contains the labeled images too, as in the authors' code; in the paper it
+            does not. If all labels are kept, there is an unlabeled stream only if some images have no label.
+        classes: C; by default the largest label plus one.
+
+    >>> split = split_labels(torch.tensor([0, 1] * 10), labels=4, seed=0, validation=2)
+    >>> len(split.labeled), len(split.unlabeled), len(split.validation)
+    (4, 18, 2)
+    """
+    classes = int(y.max()) + 1 if classes is None else classes
+    if classes < 1:
+        raise DataError("no training image has a label")
+    generator = derived_generator(seed, "split")
+    order = torch.randperm(classes, generator=generator).tolist()
+    rows = [
+        (found := (y == c).nonzero().flatten())[torch.randperm(len(found), generator=generator)] for c in range(classes)
+    ]
+
+    held = _shares("validation", validation, order)
+    kept = [len(r) - held[c] for c, r in enumerate(rows)] if labels == "all" else _shares("labels", labels, order)
+    for c, r in enumerate(rows):
+        if kept[c] + held[c] > len(r) or kept[c] < 1:
+            wanted = f"labels={labels}" + (f" and validation={validation}" if validation else "")
+            raise DataError(
+                f"{wanted} would take {max(kept[c], 1) + held[c]} labeled images of class {c}, which has {len(r)}; "
+                + ("ask for fewer" if labels != "all" or validation else "give each class an image with a label")
+            )
+    labeled = torch.cat([r[: kept[c]] for c, r in enumerate(rows)])
+    out = torch.cat([r[len(r) - held[c] :] for c, r in enumerate(rows)])
+
+    others = torch.ones(len(y), dtype=torch.bool)
+    others[out] = False
+    if not overlap:
+        others[labeled] = False
+    semi_supervised = labels != "all" or bool((y < 0).any())
+    unlabeled = others.nonzero().flatten() if semi_supervised else torch.empty(0, dtype=torch.int64)
+    return LabelSplit(labeled.sort().values, unlabeled, out.sort().values)
+
+
+def _shares(name: str, total: int, order: list[int]) -> list[int]:
+    """Divide ``total`` among the classes; the first ones in ``order`` get the remainder."""
+    classes = len(order)
+    if total < 0 or 0 < total < classes or (name == "labels" and total == 0):
+        raise DataError(f"{name}={total} cannot be shared by {classes} classes: each needs one at least")
+    share, rest = divmod(total, classes)
+    return [share + (order.index(c) < rest) for c in range(classes)]
 
 
 @dataclass
 class Stream:
     """Rows in an endless random order: one permutation after another, each with its own seed.
 
-    Args:
-        rows: the rows, ``(N,)``.
-        size: the number of rows in an update.
-        seed: of the order.
-        name: distinguishes streams of the same seed.
-
     >>> stream = Stream(torch.arange(4), size=2, seed=0, name="labeled")
     >>> sorted(torch.cat([stream.at(0), stream.at(1)]).tolist())
     [0, 1, 2, 3]
     """
 
-    rows: Tensor
-    size: int
+    rows: Tensor  # (N,)
+    size: int  # the number of rows in an update
     seed: int
-    name: str
-    _permutations: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        checks.count("size", self.size)
-        if len(self.rows) == 0:
-            raise ValueError(f"the {self.name} stream has no rows")
+    name: str  # distinguishes streams of the same seed
 
     def at(self, update: int) -> Tensor:
-        """The rows of this update, ``(size,)``."""
+        """Return the rows of this update, ``(size,)``."""
         start, end, length = update * self.size, (update + 1) * self.size, len(self.rows)
         first = start // length
-        order = torch.cat([self._permutation(turn) for turn in range(first, (end - 1) // length + 1)])
+        turns = range(first, (end - 1) // length + 1)
+        order = torch.cat([_permutation(length, self.seed, self.name, turn) for turn in turns])
         return self.rows[order[start - first * length : end - first * length]]
 
-    def _permutation(self, turn: int) -> Tensor:
-        if turn not in self._permutations:
-            self._permutations = {t: p for t, p in self._permutations.items() if t == turn - 1}
-            generator = derived_generator(self.seed, self.name, turn)
-            self._permutations[turn] = torch.randperm(len(self.rows), generator=generator)
-        return self._permutations[turn]
+
+@lru_cache(maxsize=4)
+def _permutation(length: int, seed: int, name: str, turn: int) -> Tensor:
+    return torch.randperm(length, generator=derived_generator(seed, name, turn))
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random changes of a batch, in this order. Two calls give two independent views."""
+
+    pad_crop: int = 0  # shift each image by up to this many pixels: pad it and crop it at a random place
+    padding: Padding = "reflect"  # pad with the reflected image or with zeros
+    flip: bool = False  # mirror each image, left to right, with probability 1/2
+    noise: float = 0.0  # add Gaussian noise of this standard deviation
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """``(B, C, H, W)`` to the same shape; noise takes any shape."""
+        if (self.pad_crop or self.flip) and x.dim() != 4:
+            raise ValueError(f"{self} is for images (B, C, H, W), got a batch of {tuple(x.shape)}")
+        if self.pad_crop:
+            x = self._shift(x, generator)
+        if self.flip:
+            heads = torch.rand(len(x), 1, 1, 1, generator=generator, device=x.device) < 0.5
+            x = torch.where(heads, x.flip(-1), x)
+        if self.noise:
+            x = x + self.noise * torch.empty_like(x).normal_(generator=generator)
+        return x
+
+    def __bool__(self) -> bool:
+        return bool(self.pad_crop or self.flip or self.noise)
+
+    def _shift(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        height, width = x.shape[2:]
+        if self.padding == "reflect" and self.pad_crop >= min(height, width):
+            raise ValueError(f"{self} cannot reflect images of {height}×{width}; use fewer pixels or zeros")
+        padded = F.pad(x, (self.pad_crop,) * 4, mode="constant" if self.padding == "zeros" else "reflect")
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, C, 2p + 1, 2p + 1, H, W)
+        down, right = torch.randint(2 * self.pad_crop + 1, (2, len(x)), generator=generator, device=x.device)
+        return windows[torch.arange(len(x), device=x.device), :, down, right]
 
 
 @dataclass
 class Batches:
-    """The batches of a run.
+    """The batches of a run."""
 
-    Args:
-        examples: the training set.
-        split: which rows are labeled and which are not.
-        labeled: labeled rows of an update, over all devices.
-        unlabeled: unlabeled rows of an update, over all devices; 0 for no second stream.
-        preprocess: applied to each batch.
-        augments: applied to each view.
-        seed: of the order of the rows and the augmentation.
-        device: of the examples and the batches.
-    """
-
-    examples: Examples
-    split: LabelSplit
-    labeled: int
-    unlabeled: int
+    examples: Examples  # the training set
+    split: LabelSplit  # which rows are labeled and which are not
+    labeled: int  # labeled rows of an update, over all devices
+    unlabeled: int  # unlabeled rows of an update, over all devices; 0 for no second stream
     preprocess: Preprocess = field(default_factory=Preprocess)
-    augments: Sequence[Augment] = ()
-    seed: int = 0
+    augment: Augment = Augment()  # applied to each view; without it there is one view
+    seed: int = 0  # of the order of the rows and the augmentation
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
@@ -91,24 +193,20 @@ class Batches:
         self.preprocess = self.preprocess.to(self.device)
 
     def at(self, update: int, part: int = 0, parts: int = 1) -> Batch:
-        """The batch of an update, or its part for one of several devices or accumulated steps."""
+        """Return the batch of an update, or its part for one of several devices or accumulated steps."""
         generator = derived_generator(self.seed, "augment", update, part, device=self.device)
         rows = self.labeled_rows(update, part, parts).to(self.device)
+        stored, y = self.preprocess(self._x[rows]), self._y[rows]
+        x = self.augment(stored, generator)
         if self._unlabeled is None:
-            x, v = self._views(rows, generator)
-            return Batch(x, self._y[rows], second_view=v, index=rows)
+            return Batch(x, y, second_view=self._second_view(stored, generator), index=rows)
         others = self._unlabeled.at(update)[part::parts].to(self.device)
-        x = augmented(self.preprocess(self._x[rows]), self.augments, generator)
-        u, v = self._views(others, generator)
-        return Batch(x, self._y[rows], u, v, index=others)
+        stored = self.preprocess(self._x[others])
+        return Batch(x, y, self.augment(stored, generator), self._second_view(stored, generator), index=others)
 
     def labeled_rows(self, update: int, part: int = 0, parts: int = 1) -> Tensor:
-        """The positions in the training set of the labeled images of an update."""
+        """Return the positions in the training set of the labeled images of an update."""
         return self._labeled.at(update)[part::parts]
 
-    def _views(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """Two independent views, or one without augmentation."""
-        x = self.preprocess(self._x[rows])
-        if not self.augments:
-            return x, None
-        return augmented(x, self.augments, generator), augmented(x, self.augments, generator)
+    def _second_view(self, x: Tensor, generator: torch.Generator) -> Tensor | None:
+        return self.augment(x, generator) if self.augment else None

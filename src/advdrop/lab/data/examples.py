@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+Array = NDArray[Any]
 UNLABELED = -1
 """The label of an example that has none."""
 
 
 class DataError(ValueError):
     """An error in the data. The message names the file, what is wrong with it and what to do."""
+
+
+@contextmanager
+def reading(path: Path, kind: type[ValueError] = DataError, advice: str = "get the file again") -> Iterator[None]:
+    """Turn any error while a file is read into one that names the file and says what to do."""
+    try:
+        yield
+    except kind:
+        raise
+    except Exception as error:  # a damaged file can raise anything in the packages that read it
+        reason = str(error).partition("\n")[0] or "no reason given"
+        raise kind(f"{path}: cannot be read ({type(error).__name__}: {reason}); {advice}") from error
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,26 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @classmethod
+    def of(cls, x: Array, y: Array) -> Examples:
+        """Return arrays as examples."""
+        # Torch needs writable memory, and contiguous memory is faster later; other arrays are copied.
+        return cls(torch.from_numpy(np.require(x, requirements=["C", "W"])), torch.from_numpy(y.astype(np.int64)))
+
+
+def every_fifth(labels: Array) -> NDArray[np.bool_]:
+    """Return which examples are held out as test: in each class the fifth, the tenth, and so on, in their order.
+
+    It needs no seed, so no seed and no version of a library can change which examples are test examples.
+
+    >>> every_fifth(np.array([0, 0, 0, 1, 0, 0, 0])).astype(int)
+    array([0, 0, 0, 0, 0, 1, 0])
+    """
+    held_out = np.zeros(len(labels), np.bool_)
+    for label in np.unique(labels):
+        held_out[np.flatnonzero(labels == label)[4::5]] = True
+    return held_out
 
 
 @dataclass(frozen=True)

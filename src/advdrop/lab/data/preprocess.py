@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from advdrop import checks
 from advdrop.lab.choices import Scaling
-from advdrop.lab.files import written
+from advdrop.lab.files import cache_folder, written
 
 PART = 8192
 """Images stay bytes in memory: at most this many are floats at once."""
@@ -38,7 +37,7 @@ class Preprocess:
     whitening: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Stored examples ``(B, ...)`` to float32 of the same shape."""
+        """Map stored examples ``(B, ...)`` to float32 of the same shape."""
         x = scaled(x, self.scaling)
         if self.mean is not None and self.std is not None:
             x = (x - self.mean) / self.std
@@ -47,13 +46,13 @@ class Preprocess:
         return x
 
     def to(self, device: torch.device) -> Preprocess:
-        """The same on another device."""
+        """Return the same on another device."""
         moved: dict[str, Any] = {name: t.to(device) for name, t in vars(self).items() if isinstance(t, Tensor)}
         return replace(self, **moved)
 
 
 def scaled(x: Tensor, scaling: Scaling) -> Tensor:
-    """Stored numbers as float32.
+    """Return stored numbers as float32.
 
     >>> scaled(torch.tensor([0, 255], dtype=torch.uint8), "centered")
     tensor([-0.5000,  0.5000])
@@ -82,14 +81,14 @@ def fit(
             centered.
         zca: W = U (Λ + regularizer)^(−1/2) Uᵀ, from the covariance UΛUᵀ in float64.
         regularizer: added to the eigenvalues, under the root.
-        cache: a folder to keep whitening matrices in, named by a checksum of the data.
+        cache: a folder to keep whitening matrices in, named by a checksum of the data; by default the user's.
     """
     preprocess = Preprocess(scaling)
     if standardize:
         mean, std = _moments(x, scaling)
         preprocess = replace(preprocess, mean=mean, std=std)
     if zca:
-        center, whitening = _cached_zca(x, preprocess, checks.positive("regularizer", regularizer), cache)
+        center, whitening = _cached_zca(x, preprocess, regularizer, cache or cache_folder())
         preprocess = replace(preprocess, center=center, whitening=whitening)
     return preprocess
 
@@ -106,12 +105,10 @@ def _moments(x: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
     return mean.float(), std.float()
 
 
-def _cached_zca(x: Tensor, before: Preprocess, regularizer: float, cache: Path | None) -> tuple[Tensor, Tensor]:
+def _cached_zca(x: Tensor, before: Preprocess, regularizer: float, cache: Path) -> tuple[Tensor, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
-    if cache is None:
-        return zca_matrix(x, regularizer, before)
     made_from = repr((before.scaling, before.mean is not None, regularizer, tuple(x.shape))).encode()
     data = hashlib.sha256(x.contiguous().numpy().data).digest()
     kept = cache / f"zca-{hashlib.sha256(made_from + data).hexdigest()}.safetensors"
@@ -127,7 +124,7 @@ def _cached_zca(x: Tensor, before: Preprocess, regularizer: float, cache: Path |
 
 
 def zca_matrix(x: Tensor, regularizer: float, before: Preprocess) -> tuple[Tensor, Tensor]:
-    """The mean and W = U (Λ + regularizer)^(−1/2) Uᵀ of ``before(x)``, x being ``(N, ...)``, in float64."""
+    """Return the mean and W = U (Λ + regularizer)^(−1/2) Uᵀ of ``before(x)``, x being ``(N, ...)``, in float64."""
     size = x[0].numel()
     center = torch.zeros(size, dtype=torch.float64)
     covariance = torch.zeros(size, size, dtype=torch.float64)

@@ -1,6 +1,8 @@
 """Tasks side by side on a Dask cluster: processes of this machine, or the workers of a scheduler that is running.
 
-The workers of a scheduler may be on other machines; they have to share a folder with this one.
+The workers of a scheduler may be on other machines; they have to share a folder with this one. When a worker dies, Dask
+runs its task again on another one. The run directory holds the last checkpoint, and the lock on it ends with the dead
+process: nothing is lost, and nothing is trained twice.
 """
 
 from __future__ import annotations
@@ -15,46 +17,51 @@ from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from tempfile import TemporaryDirectory
-from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
-from advdrop.lab.engine.progress import Overview
-from advdrop.lab.engine.run import StoppedError
-from advdrop.lab.engine.worker import GRACE, TOPIC, Task, work
+import torch
 
-TICK = 0.2
-"""Seconds between two looks at the tasks."""
-TIMEOUT = 10.0
-"""Seconds to wait for a scheduler when a command starts or ends."""
+from advdrop.lab.engine.progress import Overview
+from advdrop.lab.engine.signals import SIGNALS, StoppedError, stop_signals
+
+TOPIC = "advdrop"  # the topic of the events that workers send
+INTERVAL = 1.0  # seconds between two events of a task
+GRACE = 60.0  # seconds to wait for runs that have to stop: they finish an update and save
+TICK = 0.2  # seconds between two looks at the tasks
+TIMEOUT = 10.0  # seconds to wait for a scheduler when a command starts or ends
 PING, SILENCE = 5.0, 15.0
-"""Seconds between two questions to the scheduler, and to wait for an answer before it is taken for lost."""
-AT_ONCE = 1.0
-"""Seconds within which two signals are one: ``timeout`` and others send theirs twice."""
+"""Seconds between two questions to the scheduler, and to wait for an answer before it is considered lost."""
 DEATHS = 2
-"""How often the worker of a task may die."""
-DIED = "its worker died twice, perhaps for lack of memory; the same command with fewer --jobs goes on"
+"""How often the worker of a task may die. Dask's own limit also counts tasks that were waiting on a dead worker."""
+DIED = "its worker died twice, perhaps for lack of memory; run the same command again with fewer --jobs to continue"
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "JOBLIB_MULTIPROCESSING": "0"}
-"""Of the workers: threads that wait leave their core to others, and a killed worker leaves no semaphores behind."""
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Variables of the workers: waiting threads free their core, and a killed worker leaves no semaphores behind."""
 
 Key = TypeVar("Key")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Tell = Callable[[int], bool]
+"""Takes the number of updates that are done and returns True if the task has to stop."""
 
 
-class LostError(RuntimeError):
-    """The scheduler is gone; the same command resumes the runs."""
+class Task(Protocol[T_co]):
+    """Work for one worker process. It is pickled to get there."""
 
+    @property
+    def name(self) -> str:
+        """What the user sees."""
 
-# ----------------------------------------------------------------------------------------------------------- clusters
+    @property
+    def updates(self) -> int:
+        """How many updates there are in all."""
+
+    def __call__(self, tell: Tell) -> T_co:
+        """Do the work and call ``tell`` after each update. Raise a StoppedError if it returns True."""
 
 
 def places(scheduler: str) -> int:
-    """Return how many runs the workers of a scheduler take at a time.
-
-    Args:
-        scheduler: its address, such as ``tcp://10.0.0.1:8786``.
-    """
+    """Return how many runs the workers of a scheduler, such as ``tcp://10.0.0.1:8786``, take at a time."""
     with _connected(scheduler) as client:
         threads = client.nthreads().values()
     if not threads:
@@ -66,7 +73,7 @@ def places(scheduler: str) -> int:
 
 @contextmanager
 def _connected(scheduler: Any) -> Iterator[Any]:
-    """A client of a scheduler or of a LocalCluster, which says nothing on the terminal."""
+    """Connect to a scheduler or a LocalCluster with a client that prints nothing on the terminal."""
     from distributed import Client
 
     for name in ("distributed", "distributed.client", "distributed.gc", "tornado.application"):
@@ -85,7 +92,7 @@ def _connected(scheduler: Any) -> Iterator[Any]:
 
 @contextmanager
 def _local(count: int, threads: int) -> Iterator[Any]:
-    """A cluster of so many processes of this machine that only this machine can reach; it leaves no file behind."""
+    """Start this many processes that only this machine can reach; they leave no file behind."""
     import dask
     from distributed import LocalCluster
 
@@ -113,7 +120,7 @@ def _local(count: int, threads: int) -> Iterator[Any]:
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block the signals to this command in all threads and processes that start meanwhile: only this thread decides."""
+    """Block signals in all threads and processes that start in the meantime: only the main thread handles them."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -126,7 +133,32 @@ def _blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# ------------------------------------------------------------------------------------------------------------ running
+_alone = threading.Lock()  # runs share the random state of their process
+
+
+def work(task: Task[T_co], name: str, threads: int) -> T_co:
+    """Run a task in this worker with this number of threads, and send events about it. Dask knows it by ``name``."""
+    from distributed import Status, get_worker
+
+    worker, sent = get_worker(), float("-inf")
+
+    def tell(updates: int) -> bool:
+        nonlocal sent
+        if worker.status is Status.closing:
+            raise StoppedError("its worker was closed")
+        if time.monotonic() - sent > INTERVAL:
+            sent = time.monotonic()
+            worker.log_event(TOPIC, {"name": name, "what": updates})
+        state = worker.state.tasks.get(name)
+        return state is None or state.state == "cancelled"
+
+    worker.log_event(TOPIC, {"name": name, "what": "started"})
+    try:
+        with _alone:
+            torch.set_num_threads(threads)
+            return task(tell)
+    finally:
+        worker.log_event(TOPIC, {"name": name, "what": "ended"})
 
 
 def side_by_side(
@@ -139,8 +171,8 @@ def side_by_side(
 ) -> Iterator[tuple[Key, T | Exception]]:
     """Run tasks on several workers and yield the result or the error of each as soon as it ends.
 
-    A task whose worker dies is run again on another one, once. The first signal stops all tasks, with a StoppedError;
-    the second one does not wait for them. If the scheduler is gone, there is a LostError within half a minute.
+    A task whose worker dies is run again on another one. The first signal stops all tasks, with a StoppedError; the
+    second one does not wait for them. If the scheduler is gone, there is a RuntimeError within half a minute.
 
     Args:
         tasks: what to run.
@@ -152,20 +184,17 @@ def side_by_side(
     """
     if not tasks:
         return
+    overview = Overview({key: (each.name, each.updates) for key, each in tasks.items()}, done, progress)
     with ExitStack() as stack:
-        asked = stack.enter_context(_signals())
+        asked = stack.enter_context(stop_signals(overview.say))
         cluster = scheduler or stack.enter_context(_local(min(count, len(tasks)), threads))
-        client = stack.enter_context(_connected(cluster))
-        overview = stack.enter_context(
-            Overview({key: (each.name, each.updates) for key, each in tasks.items()}, done, progress)
-        )
-        crew = _Crew(client, tasks, threads, overview)
+        crew = _Crew(stack.enter_context(_connected(cluster)), tasks, threads, stack.enter_context(overview))
         while crew.waiting or crew.running:
             crew.employ(count)
             time.sleep(TICK)
             if asked():
                 crew.stop()
-                raise StoppedError(f"stopped with {overview.count} runs done; the same command goes on")
+                raise StoppedError(f"stopped with {overview.count} runs done; run the same command again to continue")
             crew.ping()
             yield from crew.ended()
 
@@ -182,19 +211,17 @@ class _Crew(Generic[Key, T]):
         client.subscribe_topic(TOPIC, self.heard)
 
     def heard(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Take an event of a worker; Dask calls this in a thread of its own."""
+        """Note an event of a worker. Dask calls this in a thread of its own."""
         name, what = event[1]["name"], event[1]["what"]
-        if (found := self.running.get(name)) is None:  # of another command
-            return
         if what == "started":
             self.starts[name] += 1
         elif what == "ended":
             self.ends[name] += 1
-        else:
-            self.overview.saw(found[0], what)
+        elif name in self.running:  # not of another command
+            self.overview.saw(self.running[name][0], what)
 
     def employ(self, count: int) -> None:
-        """Hand out tasks until so many run."""
+        """Hand out tasks until this number of them runs."""
         while self.waiting and len(self.running) < count:
             key, name = self.waiting.popleft(), f"advdrop-{uuid4().hex}"
             future = self.client.submit(work, self.tasks[key], name, self.threads, key=name, pure=False)
@@ -203,16 +230,9 @@ class _Crew(Generic[Key, T]):
     def ended(self) -> Iterator[tuple[Key, T | Exception]]:
         """Yield the tasks that have ended since the last time."""
         for name, (key, future) in list(self.running.items()):
-            if self.starts[name] > DEATHS:
-                future.cancel()
-                outcome: T | Exception = RuntimeError(DIED)
-            elif future.status == "pending":
+            if self.starts[name] <= DEATHS and future.status == "pending":
                 continue
-            elif future.status == "error":
-                outcome = future.exception()
-                outcome = RuntimeError(DIED) if type(outcome).__name__ == "KilledWorker" else outcome
-            else:
-                outcome = self.result(future)
+            outcome = self.outcome(name, future)
             del self.running[name]
             if isinstance(outcome, StoppedError):  # its worker was closed
                 self.waiting.appendleft(key)
@@ -220,8 +240,14 @@ class _Crew(Generic[Key, T]):
                 self.overview.ended(key, failed=isinstance(outcome, Exception))
                 yield key, outcome
 
-    def result(self, future: Any) -> T | StoppedError:
-        """Fetch the result of a task; a StoppedError if its worker died first, a LostError without a scheduler."""
+    def outcome(self, name: str, future: Any) -> T | Exception:
+        """Return the result or the error of a task; a StoppedError if its worker died with the result."""
+        if self.starts[name] > DEATHS:
+            future.cancel()
+            return RuntimeError(DIED)
+        if future.status == "error":
+            error: Exception = future.exception()
+            return RuntimeError(DIED) if type(error).__name__ == "KilledWorker" else error
         try:
             found: T = future.result(timeout=SILENCE)
         except TimeoutError:
@@ -231,7 +257,7 @@ class _Crew(Generic[Key, T]):
         return found
 
     def ping(self) -> None:
-        """Now and then, ask the scheduler whether it is there."""
+        """Ask the scheduler from time to time whether it is still there."""
         if time.monotonic() - self.pinged > PING:
             try:
                 self.client.sync(self.client.scheduler.identity, callback_timeout=SILENCE)
@@ -239,38 +265,16 @@ class _Crew(Generic[Key, T]):
                 raise self.lost() from None
             self.pinged = time.monotonic()
 
-    def lost(self) -> LostError:
+    def lost(self) -> RuntimeError:
         """Return the error that says that the scheduler is gone."""
-        return LostError(
+        return RuntimeError(
             f"the Dask scheduler is gone ({self.client.scheduler.address}), with {self.overview.count} runs done; "
-            "the others are unfinished, not failed: the same command goes on"
+            "the others are unfinished, not failed: run the same command again to continue"
         )
 
     def stop(self) -> None:
         """Cancel the tasks and wait until those that run have stopped."""
-        self.overview.note("finishing these updates, then saving; once more stops at once")
         self.client.cancel([future for _, future in self.running.values()])
         deadline = time.monotonic() + GRACE
         while any(self.starts[name] > self.ends[name] for name in self.running) and time.monotonic() < deadline:
             time.sleep(TICK)
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], bool]]:
-    """Catch the signals to stop: the first is for the caller to ask after, the second raises a StoppedError."""
-    times: list[float] = []
-
-    def caught(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        times.append(time.monotonic())
-        if times[-1] - times[0] > AT_ONCE:
-            raise StoppedError("stopped at once; the same command goes on from the last checkpoints")
-
-    main = threading.current_thread() is threading.main_thread()  # only there may signals be caught
-    wanted = [number for number in SIGNALS if main and signal.getsignal(number) != signal.SIG_IGN]  # as nohup sets it
-    before = {number: signal.signal(number, caught) for number in wanted}
-    try:
-        yield lambda: bool(times)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.data.splits import LabelSplit
 from advdrop.lab.engine.evaluate import predictions
 from advdrop.randomness import derived_generator
 from advdrop.schedules import skill_error, trust_in
@@ -22,13 +22,7 @@ FOLDS = 5
 
 
 class Blend(nn.Module):
-    """The mean prediction of two networks, as logarithms of probabilities ``(B, C)``.
-
-    Args:
-        main: the network that learns from all images.
-        companion: the network that learns from the labels alone.
-        share: the share of the companion.
-    """
+    """The mean prediction of the main network and its companion, as logarithms of probabilities ``(B, C)``."""
 
     def __init__(self, main: nn.Module, companion: nn.Module, share: float) -> None:
         super().__init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +13,6 @@ from advdrop.lab.config.config import ConfigError, Engine, RunConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 def resolve_auto(config: RunConfig) -> RunConfig:
@@ -57,7 +54,8 @@ def has_fast_bf16(device: str) -> bool:
 
 def set_memory_format(network: nn.Module, memory_format: str) -> nn.Module:
     """Convert the weights of the convolutions. Their outputs will have the same memory format."""
-    return network.to(memory_format=FORMATS[memory_format])  # type: ignore[call-overload, no-any-return]
+    chosen = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
+    return network.to(memory_format=chosen)  # type: ignore[call-overload, no-any-return]
 
 
 def fabric_of(engine: Engine) -> Fabric:
@@ -65,16 +63,9 @@ def fabric_of(engine: Engine) -> Fabric:
     started, expected = int(os.environ.get("WORLD_SIZE", "1")), engine.devices * engine.nodes
     if started not in (1, expected):
         raise ConfigError(f"{started} processes were started for {expected}; say so with --devices and --nodes")
-    # Fabric imports torchmetrics, if it is installed, only to read its version, and that takes seconds.
-    hidden = "torchmetrics" not in sys.modules
-    if hidden:
-        sys.modules["torchmetrics"] = None  # type: ignore[assignment]
-    try:
-        from lightning_fabric import Fabric
-        from lightning_fabric.plugins import MixedPrecision, Precision
-    finally:
-        if hidden:
-            sys.modules.pop("torchmetrics", None)
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins import MixedPrecision, Precision
+
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
 
     class Mixed(MixedPrecision):

@@ -7,33 +7,102 @@ another number of threads they may differ in rounding; ``result.json`` has the n
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+import psutil  # type: ignore[import-untyped]
 import torch
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.engine.cluster import side_by_side
-from advdrop.lab.engine.run import StoppedError
-from advdrop.lab.engine.worker import Cell, Result
+from advdrop.lab.data.sources import load
+from advdrop.lab.engine.cluster import INTERVAL, Tell, side_by_side
+from advdrop.lab.engine.devices import device_of
+from advdrop.lab.engine.run import train
+from advdrop.lab.engine.rundir import BusyError, RunDirectory
+from advdrop.lab.engine.signals import StoppedError
 
-MEMORY = 1.5e9
-"""Bytes of memory that a job is taken to need."""
+MEMORY = 1.5e9  # bytes of memory that a job is expected to need
+PATIENCE = 120.0
+"""Seconds to wait for the lock of a lost worker that still finishes its update."""
 
 Key = TypeVar("Key")
+Result = dict[str, Any]
 Outcome = Result | Exception
 """What ``result.json`` of a run holds, or what went wrong."""
 
 
-# ----------------------------------------------------------------------------------------------- how many at a time
+@dataclass(frozen=True)
+class Cell:
+    """A run among many."""
+
+    name: str  # such as vadd-kl seed 0
+    config: RunConfig
+    path: Path  # its directory
+    force: bool = False  # replace the run that is there now, instead of reading or resuming it
+    replaced: int | None = field(init=False)  # the inode of that run
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "replaced", self._inode() if self.force else None)
+
+    def _inode(self) -> int | None:
+        return self.path.stat().st_ino if self.path.exists() else None
+
+    @property
+    def updates(self) -> int:
+        """How many updates there are in all."""
+        return self.config.training.updates
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a run to read or to resume. With ``force``, a run to be replaced does not count."""
+        return self._inode() not in (None, self.replaced)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is finished, so that its result can be read."""
+        return self.there and RunDirectory.open(self.path).finished
+
+    @property
+    def result(self) -> Result:
+        """The result of the finished run."""
+        return RunDirectory.open(self.path).result
+
+    def run(self, data: DataSet | None, **options: Any) -> Result:
+        """Read the run if it is finished, resume it if it has begun, else train it, with these options of ``train``."""
+        if self.finished:
+            return self.result
+        resume = self.there
+        return train(self.config, self.path, resume=resume, force=self.force and not resume, data=data, **options)
+
+    def __call__(self, tell: Tell) -> Result:
+        """Run it in a worker; if it has to stop, it saves first."""
+        data = cached_data(self.config.dataset, self.config.data_dir)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.run(data, tell=tell, progress=False)
+            except BusyError:
+                if time.monotonic() > deadline:
+                    raise
+            if tell(0):
+                raise StoppedError(f"{self.path} was stopped")
+            time.sleep(INTERVAL)
+
+
+@lru_cache(maxsize=1)
+def cached_data(dataset: str, data_dir: Path | None) -> DataSet:
+    """Read the data once per process, not once per run; the command has made sure that the files are there."""
+    return load(dataset, data_dir, download=False)
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many runs there are at a time, and with how many threads each."""
+    """The number of runs at a time, and the number of threads of each."""
 
     count: int
     threads: int
@@ -44,53 +113,25 @@ class Jobs:
 
 
 def jobs_of(wanted: int | Literal["auto"], cells: Iterable[Cell]) -> Jobs:
-    """The jobs for those of the cells that are not finished.
+    """Return the jobs for those of the cells that are not finished.
 
-    A number is taken as it is, so that a command that is given again computes with as many threads as before.
-
-    Args:
-        wanted: the number of jobs; ``auto`` for as many as there are cores, memory and runs, and one on an accelerator.
-        cells: what is to be run.
+    ``auto`` is as many as there are cores, memory and runs, and one on an accelerator. A number is taken as it is, so
+    that a command that is given again computes with as many threads as before.
     """
     cores, limit = available_cores(), torch.get_num_threads()
     if wanted == "auto":
         left = [cell for cell in cells if not cell.finished]
-        count = fitting(len(left), cores, available_memory()) if all(on_cpu(cell.config) for cell in left) else 1
+        fitting = int(psutil.virtual_memory().available / MEMORY)
+        on_cpu = all(device_of(cell.config.engine) == "cpu" for cell in left)
+        count = max(1, min(len(left), cores, fitting)) if on_cpu else 1
     else:
         count = wanted
     return Jobs(count, limit if count == 1 else max(1, min(limit, cores // count)))
 
 
-def fitting(runs: int, cores: int, memory: float | None) -> int:
-    """How many runs the machine takes at a time; one at least.
-
-    >>> fitting(9, 4, 16e9), fitting(3, 4, 16e9), fitting(9, 4, 4e9), fitting(9, 4, 1e9), fitting(0, 4, None)
-    (4, 3, 2, 1, 1)
-    """
-    return max(1, min(runs, cores, runs if memory is None else int(memory / MEMORY)))
-
-
-def on_cpu(config: RunConfig) -> bool:
-    """Whether a run computes on a CPU on this machine."""
-    accelerator = config.engine.accelerator
-    return accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
-
-
 def available_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def available_memory(file: Path = Path("/proc/meminfo")) -> float | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
-    try:
-        lines = dict(line.split(":", 1) for line in file.read_text().splitlines())
-        return 1024.0 * int(lines["MemAvailable"].split()[0])
-    except (OSError, ValueError, LookupError):
-        return None
-
-
-# ------------------------------------------------------------------------------------------------------------ running
 
 
 def run_cells(
@@ -118,18 +159,15 @@ def run_cells(
             yield key, cell.result
     if jobs.count > 1 or scheduler is not None:
         away = {key: replace(cell, path=cell.path.absolute()) for key, cell in left.items()}
-        done = len(cells) - len(left)
-        yield from side_by_side(away, jobs.count, jobs.threads, scheduler, done, progress)
+        yield from side_by_side(away, jobs.count, jobs.threads, scheduler, len(cells) - len(left), progress)
         return
     for number, (key, cell) in enumerate(cells.items(), start=1):
-        if key in left:
-            yield key, _here(cell, data, progress, f"[{number}/{len(cells)}] {cell.name}")
-
-
-def _here(cell: Cell, data: DataSet | None, progress: bool, name: str) -> Outcome:
-    try:
-        return cell.run(data, progress=progress, name=name)
-    except StoppedError:
-        raise
-    except Exception as error:
-        return error
+        if key not in left:
+            continue
+        try:
+            outcome: Outcome = cell.run(data, progress=progress, name=f"[{number}/{len(cells)}] {cell.name}")
+        except StoppedError:
+            raise
+        except Exception as error:
+            outcome = error
+        yield key, outcome

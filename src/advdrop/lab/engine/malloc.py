@@ -1,4 +1,4 @@
-"""Memory that is freed and needed again at every step."""
+"""Keep freed memory for the next step."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,36 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
-from advdrop.lab.data.augment import Augment, Flip, Noise, PadCrop, Yours
-from advdrop.lab.data.batches import Batches
+from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
-from advdrop.lab.data.splits import LabelSplit, split_labels
 from advdrop.lab.engine.companion import Blend, Companion
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, predictions
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import RunDirectory, RunError
+from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
-from advdrop.lab.files import cache_folder, written
+from advdrop.lab.files import written
 from advdrop.randomness import borrowed_noise, derived_seed
 from advdrop.schedules import Trust
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-class StoppedError(RuntimeError):
-    """The run was asked to stop and can be resumed."""
-
-    exit_code = 130
 
 
 def train(
@@ -53,8 +46,6 @@ def train(
     resume: bool = False,
     force: bool = False,
     data: DataSet | None = None,
-    network: nn.Module | None = None,
-    augment: Callable[[Tensor], Tensor] | None = None,
     progress: bool = True,
     name: str | None = None,
     tell: Callable[[int], bool | None] | None = None,
@@ -67,8 +58,6 @@ def train(
         resume: continue the run in that directory.
         force: replace the run in that directory.
         data: the examples, if they are not those that ``config.dataset`` names.
-        network: your own network with an AdversarialDropout layer in it, instead of the configured one.
-        augment: your own ``Tensor -> Tensor``, after the configured augmentations.
         progress: whether to show the progress.
         name: the name that the progress shows.
         tell: called with the number of updates done, at the start and after each update; True asks to save and stop.
@@ -79,10 +68,9 @@ def train(
     main, show = fabric.is_global_zero, progress and fabric.is_global_zero
     if data is None:
         data = load(config.dataset, config.data_dir, download=not resume, progress=show)
-    own = [key for key, given in (("network", network), ("augment", augment)) if given is not None]
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     if resume:
-        _refuse_to_mix(run, config, state, data, own)
+        _refuse_to_mix(run, config, data)
     elif main:
         run.refuse_to_replace(force)
     if config.engine.tensorboard and find_spec("tensorboard") is None:
@@ -91,9 +79,9 @@ def train(
     # All errors in a configuration are found here, before anything is written.
     with borrowed_noise(torch.device("cpu")):
         preprocess = preprocess_of(config, data, split, show)
-        training = training_of(config, data, split, preprocess, fabric, network, augment)
+        training = training_of(config, data, split, preprocess, fabric)
         training.batches.at(0)
-        history = History(**{key: state[key] for key in History.__annotations__}) if state else History(own)
+        history = History(**{key: state[key] for key in History.__annotations__}) if state else History()
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
         history.origins += [origin] if origin not in history.origins[-1:] else []
         if main and not resume:
@@ -108,27 +96,20 @@ def train(
                 Recorder(training, history, run, shown, evaluate).fit()
                 return _finish(training, history, run, data) if main else {}
             except OSError as error:  # a full disk or a lost folder is not a wrong argument
-                raise RuntimeError(f"{error}; when that is mended, go on with: {run.how_to_resume}") from error
+                raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
             except RuntimeError as error:
                 if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
                     raise
                 reason = str(error).split("\n")[0]
-                raise RuntimeError(f"a process stopped ({reason}); go on with: {run.how_to_resume}") from None
+                raise RuntimeError(f"a process stopped ({reason}); resume with: {run.how_to_resume}") from None
 
 
 def training_of(
-    config: RunConfig,
-    data: DataSet,
-    split: LabelSplit,
-    preprocess: Preprocess,
-    fabric: Fabric,
-    network: nn.Module | None = None,
-    augment: Callable[[Tensor], Tensor] | None = None,
+    config: RunConfig, data: DataSet, split: LabelSplit, preprocess: Preprocess, fabric: Fabric
 ) -> Training:
-    """Return the training of the configured network, or of your own one."""
+    """Return the training of the configured network."""
     torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
-    network = network if network is not None else blended(config, data.shape, len(data.classes))
-    network = set_memory_format(network, config.engine.memory_format)
+    network = set_memory_format(blended(config, data.shape, len(data.classes)), config.engine.memory_format)
     companion = None
     if isinstance(network, Blend):
         companion = Companion(network.companion, data.train, split, preprocess, config.seed)
@@ -136,9 +117,40 @@ def training_of(
     objective = objective_of(config, len(data.train), len(data.classes), trust)
     uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
     sizes = (config.training.labeled, config.training.unlabeled if uses_unlabeled else 0)
-    augments = augments_of(config, augment)
-    batches = Batches(data.train, split, *sizes, preprocess, augments, config.seed, fabric.device)
+    options = config.data
+    augment = Augment(options.pad_crop, options.padding, options.flip, options.noise)
+    batches = Batches(data.train, split, *sizes, preprocess, augment, config.seed, fabric.device)
     return Training(config, fabric, network, objective, batches, trust, companion)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of a run on this machine, without the evaluations."""
+
+    parameters: int
+    milliseconds_per_update: float
+    seconds: float
+
+
+def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
+    """Time a few updates in one process on the CPU, without whitening."""
+    print(f"timing {updates + 1} updates of {config.method} ...", file=sys.stderr, flush=True)
+    one = {"accelerator": "cpu", "devices": 1, "nodes": 1}
+    config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
+    keep_freed_memory()
+    with borrowed_noise(torch.device("cpu")):
+        preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
+        training = training_of(config, data, split_of(config, data), preprocess, fabric_of(config.engine))
+        training.trust.value = 1.0
+        training.start()
+        times = []
+        for _ in range(updates + 1):
+            start = time.perf_counter()
+            training.update(config.training.updates - 1)  # at the end of the training all terms have their weights
+            times.append(time.perf_counter() - start)
+    each = sum(times[1:]) / updates  # the first one warms up
+    parameters = sum(p.numel() for p in training.network.parameters())
+    return Estimate(parameters, 1000 * each, each * config.training.updates)
 
 
 def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Preprocess) -> dict[str, float]:
@@ -151,9 +163,10 @@ def _finish(training: Training, history: History, run: RunDirectory, data: DataS
     """Write the weights and then the result: a run that has a result is complete."""
     config, network, updates = training.config, training.network, training.config.training.updates
     if history.update < updates:
-        raise StoppedError(f"stopped after update {history.update} of {updates}; go on with: {run.how_to_resume}")
+        raise StoppedError(f"stopped after update {history.update} of {updates}; resume with: {run.how_to_resume}")
+    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
     with written(run.model) as file:
-        file.write(save(weights_of(network), metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
+        file.write(save(weights, metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
     errors = {key: value for key, value in history.rows[-1].items() if key.endswith("/error_percent")}
     result = {
         **{key.replace("/", "_"): errors[key] for key in sorted(errors)},
@@ -162,7 +175,7 @@ def _finish(training: Training, history: History, run: RunDirectory, data: DataS
         "labels": config.labels,
         "seed": config.seed,
         "preset": config.preset,
-        "network": "own" if "network" in history.own else config.network.name,
+        "network": config.network.name,
         "parameters": sum(p.numel() for p in network.parameters()),
         "updates": updates,
         "precision": config.engine.precision,
@@ -183,15 +196,8 @@ def _finish(training: Training, history: History, run: RunDirectory, data: DataS
 
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
     """Return which rows are labeled, unlabeled and held out."""
-    options, classes = config.data, len(data.classes)
-    split = split_labels(
-        data.train.y,
-        config.labels,
-        config.seed,
-        validation=options.validation,
-        overlap=options.overlap,
-        classes=classes,
-    )
+    y, classes, options = data.train.y, len(data.classes), config.data
+    split = split_labels(y, config.labels, config.seed, options.validation, options.overlap, classes)
     return replace(split, dataset=data.checksum)
 
 
@@ -206,29 +212,8 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
         said = f"whitening {len(data.train):,} images (half a minute for CIFAR-10; kept for the next run) ..."
         print(said, file=sys.stderr, flush=True)
     scaling = options.scaling if images.dtype == torch.uint8 else "none"
-    return fit(
-        images,
-        scaling=scaling,
-        standardize=options.standardize,
-        zca=options.zca,
-        regularizer=options.zca_regularizer,
-        cache=cache_folder(),
-    )
-
-
-def augments_of(config: RunConfig, yours: Callable[[Tensor], Tensor] | None = None) -> Sequence[Augment]:
-    """Return the augmentations of a view, in their order."""
-    options = config.data
-    augments: list[Augment] = []
-    if options.pad_crop:
-        augments.append(PadCrop(options.pad_crop, options.padding))
-    if options.flip:
-        augments.append(Flip())
-    if options.noise:
-        augments.append(Noise(options.noise))
-    if yours is not None:
-        augments.append(Yours(yours))
-    return augments
+    zca, regularizer = options.zca, options.zca_regularizer
+    return fit(images, scaling=scaling, standardize=options.standardize, zca=zca, regularizer=regularizer)
 
 
 def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
@@ -241,8 +226,6 @@ def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
 def load_network(path: Path, data: DataSet) -> nn.Module:
     """Return the trained network of a finished run, in evaluation mode. ``data`` is what it was trained on."""
     run = RunDirectory.open(path)
-    if run.result["network"] == "own":
-        raise RunError(f"{path} was trained with a network of your own; load {run.model} into it")
     network = blended(run.config, data.shape, len(data.classes))
     network.load_state_dict(run.weights())
     return set_memory_format(network, run.config.engine.memory_format).eval()
@@ -266,7 +249,7 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
     """Measure the test error of a finished run again, and that of each class. For the arguments see ``trained``."""
     recorded = RunDirectory.open(path).result
     network, data, preprocess = trained(path, data_dir, dataset)
-    wrong = predictions(network, data.test.x, preprocess, progress=True) != data.test.y
+    wrong = predictions(network, data.test.x, preprocess) != data.test.y
     rows = {name: data.test.y == number for number, name in enumerate(data.classes)}
     return {
         "test_error_percent": 100.0 * int(wrong.sum()) / len(wrong),
@@ -276,23 +259,14 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
     }
 
 
-def weights_of(network: nn.Module) -> dict[str, Tensor]:
-    """Return the weights as safetensors takes them: on the CPU, without shared memory."""
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
-
-
 def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
     if run.split.dataset != data.checksum:
         raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
 
 
-def _refuse_to_mix(
-    run: RunDirectory, config: RunConfig, state: dict[str, Any] | None, data: DataSet, own: list[str]
-) -> None:
+def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:
     if different := run.config.differences(config):
         raise RunError(f"{run.path} was started with another {', '.join(different)}; resume it as it was")
     if run.finished:
         raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
     _refuse_other_data(run, data)
-    if state is not None and state["own"] != own:
-        raise RunError(f"{run.path} was started with your own {', '.join(state['own']) or 'nothing'}, not {own}")

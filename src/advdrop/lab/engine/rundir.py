@@ -12,20 +12,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors.torch import load_file
+from torch import Tensor
 
 from advdrop.lab.config.config import RunConfig
-from advdrop.lab.data.splits import LabelSplit
+from advdrop.lab.data.batches import LabelSplit
+from advdrop.lab.data.examples import reading
 from advdrop.lab.files import read_json, write_text, written
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Row = dict[str, float]
+DAMAGED = "train the run again with --force"
 
 
 class RunError(ValueError):
-    """A run directory cannot be used as requested. The message names it and says what to do."""
+    """A run directory cannot be used as requested. The message names it and the way out."""
 
 
 class BusyError(RunError):
@@ -89,8 +93,8 @@ class RunDirectory:
     @property
     def split(self) -> LabelSplit:
         """The labeled and unlabeled rows."""
-        with self._readable("split.npz") as file:
-            return LabelSplit.load(file)
+        with reading(self.path / "split.npz", RunError, DAMAGED):
+            return LabelSplit.load(self.path / "split.npz")
 
     @property
     def checkpoint(self) -> Path:
@@ -116,7 +120,7 @@ class RunDirectory:
     def result(self) -> dict[str, Any]:
         """The content of ``result.json``."""
         if not self.finished:
-            raise RunError(f"{self.path} is not finished; go on with it: {self.how_to_resume}")
+            raise RunError(f"{self.path} is not finished; resume it with: {self.how_to_resume}")
         result: dict[str, Any] = read_json(self.path / "result.json")
         return result
 
@@ -134,50 +138,33 @@ class RunDirectory:
 
     def metrics(self) -> list[Row]:
         """Read ``metrics.csv``. There are no rows before the end of the first epoch."""
-        if not (self.path / "metrics.csv").is_file():
+        path = self.path / "metrics.csv"
+        if not path.is_file():
             return []
-        with self._readable("metrics.csv") as path, path.open(newline="") as file:
+        with reading(path, RunError, DAMAGED), path.open(newline="") as file:
             return [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Write ``last.ckpt``: plain numbers and tensors, so that loading it runs no code."""
-        import torch
-
         with written(self.checkpoint) as file:
             torch.save(state, file)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Read ``last.ckpt``; return None if the run was stopped before its first checkpoint."""
-        import torch
-
         if not self.checkpoint.is_file():
             return None
-        with self._readable("last.ckpt", "; delete it to start the run again") as file:
-            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        with reading(self.checkpoint, RunError, "delete it to start the run again"):
+            state: dict[str, Any] = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
             return state
 
     def weights(self) -> dict[str, Tensor]:
         """Read ``model.safetensors``."""
-        from safetensors.torch import load_file
-
-        with self._readable("model.safetensors") as file:
-            return load_file(file)
-
-    @contextmanager
-    def _readable(self, name: str, advice: str = "") -> Iterator[Path]:
-        """Turn any error while a file is read into one that names the file."""
-        path = self.path / name
-        try:
-            yield path
-        except Exception as error:  # a damaged file can raise anything in the packages that read it
-            reason = str(error).split("\n")[0]
-            raise RunError(f"{path} cannot be read ({type(error).__name__}: {reason}){advice}") from None
+        with reading(self.model, RunError, DAMAGED):
+            return load_file(self.model)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Raise a BusyError if another process trains the run. The lock ends with its process."""
-        from filelock import FileLock, Timeout
-
         lock = FileLock(self.path / ".lock", timeout=0)
         try:
             lock.acquire()

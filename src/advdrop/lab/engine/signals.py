@@ -9,41 +9,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from advdrop.lab.engine.progress import Progress
-
-NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 """Ctrl-C, kill, a terminal that closes, and what SLURM can send before the end of a job."""
+AT_ONCE = 1.0
+"""Seconds within which signals count as one: torchrun, ``timeout``, and a terminal that closes, send theirs twice."""
+
+
+class StoppedError(RuntimeError):
+    """The run was asked to stop and can be resumed."""
+
+    exit_code = 130
 
 
 @contextmanager
-def stop_signals(progress: Progress) -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True after the first signal. A second signal is obeyed at once.
+def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns True after the first signal. A second signal raises a StoppedError.
 
-    Signals within a second count as one: torchrun, and a terminal that closes, send theirs twice. Signals that were
-    ignored, such as SIGHUP under ``nohup``, stay ignored. Only the main thread can catch signals.
+    Signals that were ignored, such as SIGHUP under ``nohup``, stay ignored. Only the main thread can catch signals.
     """
     received: list[float] = []
-    known = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in known}
-    if threading.current_thread() is not threading.main_thread():
-        before = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        del frame
+        del number, frame
         received.append(time.monotonic())
         if len(received) == 1:
             with suppress(RuntimeError):  # the signal came while something else was being written
-                progress.say("finishing this update, then saving; once more stops at once")
-        elif received[-1] - received[0] > 1:
-            progress.__exit__()
-            signal.signal(number, before[number])
-            signal.raise_signal(number)
+                say("finishing this update, then saving; a second signal stops at once")
+        elif received[-1] - received[0] > AT_ONCE:
+            raise StoppedError("stopped at once; resume from the last checkpoint")
 
-    caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in caught:
-        signal.signal(number, handle)
+    main = threading.current_thread() is threading.main_thread()
+    caught = [number for number in SIGNALS if main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, handle) for number in caught}
     try:
         yield lambda: bool(received)
     finally:
-        for number in caught:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)

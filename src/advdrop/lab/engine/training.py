@@ -36,6 +36,10 @@ AGREE_EVERY = 20
 """The number of updates after which several processes ask each other whether one of them wants to save or to stop."""
 
 
+class DivergedError(RuntimeError):
+    """A loss or a weight is not finite. The message names the update, the reason and the last good checkpoint."""
+
+
 @dataclass(eq=False)
 class Training:
     """What is trained, and how to do one update."""
@@ -52,12 +56,9 @@ class Training:
         self.network.to(self.fabric.device)
         self.metrics = Metrics()
         self.loss = PartialLoss(self)
-        options = self.config.optimizer
-        betas = (options.beta1, options.beta2)
+        epsilon = self.config.optimizer.epsilon  # the rest is set at each update
         fused = self.config.engine.precision != "fp16"  # a fused Adam cannot clip scaled gradients
-        self.adam = torch.optim.Adam(
-            self.network.parameters(), options.learning_rate, betas=betas, eps=options.epsilon, fused=fused
-        )
+        self.adam = torch.optim.Adam(self.network.parameters(), eps=epsilon, fused=fused)
 
     def start(self) -> None:
         """Start the other processes and let Fabric set up the loss and the optimizer."""
@@ -65,9 +66,13 @@ class Training:
         self.model, self.optimizer = self.fabric.setup(self.loss, self.adam)
 
     def update(self, update: int) -> None:
-        """Do one update: batch, step, backward, update."""
+        """Do one update: schedules, batch, step, backward, update."""
         engine = self.config.engine
-        self._set_schedules(update / self.config.training.updates)
+        progress, options = update / self.config.training.updates, self.config.optimizer
+        rate = schedules.learning_rate(progress, options.learning_rate, options.ramp_up, options.ramp_down)
+        beta1 = schedules.adam_beta1(progress, options.ramp_down, options.beta1, options.beta1_end)
+        for group in self.adam.param_groups:
+            group["lr"], group["betas"] = rate, (beta1, options.beta2)
         self.adam.zero_grad()
         # One process must not leave alone: several of them find a loss that is not finite when all look for it.
         with value_checks("never") if self.fabric.world_size > 1 else nullcontext():
@@ -79,34 +84,23 @@ class Training:
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=engine.clip, error_if_nonfinite=False)
         self.optimizer.step()
 
-    def _set_schedules(self, progress: float) -> None:
-        options = self.config.optimizer
-        rate = schedules.learning_rate(progress, options.learning_rate, options.ramp_up, options.ramp_down)
-        beta1 = schedules.adam_beta1(progress, options.ramp_down, options.beta1, options.beta1_end)
-        for group in self.adam.param_groups:
-            group["lr"], group["betas"] = rate, (beta1, options.beta2)
+    def _parts(self) -> dict[str, Any]:
+        precision = self.fabric.strategy.precision
+        return {"network": self.network, "optimizer": self.adam, "objective": self.objective, "precision": precision}
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of a training. All processes must call it."""
-        metrics = [self.metrics.state_dict()] * self.fabric.world_size
+        metrics = [vars(self.metrics)] * self.fabric.world_size
         if self.fabric.world_size > 1:
-            torch.distributed.all_gather_object(metrics, self.metrics.state_dict())
-        return {
-            "network": self.network.state_dict(),
-            "optimizer": self.adam.state_dict(),
-            "objective": self.objective.state_dict(),
-            "trust": self.trust.value,
-            "precision": self.fabric.strategy.precision.state_dict(),
-            "metrics": metrics,
-        }
+            torch.distributed.all_gather_object(metrics, vars(self.metrics))
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        return parts | {"trust": self.trust.value, "metrics": metrics}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Load what ``state`` returned."""
-        self.network.load_state_dict(state["network"])
-        self.adam.load_state_dict(state["optimizer"])
-        self.objective.load_state_dict(state["objective"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         self.trust.value = state["trust"]
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.metrics = Metrics(**state["metrics"][self.fabric.global_rank])
 
 
@@ -169,16 +163,11 @@ class Metrics:
         """Return the means, on the device."""
         return {name: total / self.counts[name] for name, total in self.sums.items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the arguments that make it again."""
-        return dict(vars(self))
-
 
 @dataclass
 class History:
     """What a checkpoint holds of a run, beside the state of its training."""
 
-    own: list[str]  # what was given from Python and is not in the configuration
     update: int = 0  # the number of updates done
     rows: list[Row] = field(default_factory=list)  # the metrics of each epoch
     seconds: float = 0.0
@@ -199,7 +188,7 @@ class Recorder:
     def fit(self) -> None:
         """Train until the last update, or until a signal or the progress asks to stop."""
         self._mark = self._saved_at = time.monotonic()
-        with self.progress, stop_signals(self.progress) as signaled:
+        with self.progress, stop_signals(self.progress.say) as signaled:
             for update in range(self.history.update, self.training.config.training.updates):
                 try:
                     self.training.update(update)
@@ -289,18 +278,6 @@ class Recorder:
         self._mark = now
 
     def _diverged(self, update: int, reason: str) -> DivergedError:
-        saved = self.run.checkpoint
-        return DivergedError(update, reason, f"the last good checkpoint is {saved}" if saved.is_file() else "")
-
-
-class DivergedError(RuntimeError):
-    """A loss or a weight is not finite: the update, the reason and the last good checkpoint."""
-
-    def __init__(self, update: int, reason: str, checkpoint: str = "") -> None:
-        self.update, self.reason, self.checkpoint = update, reason, checkpoint
+        saved = f"the last good checkpoint is {self.run.checkpoint}; " if self.run.checkpoint.is_file() else ""
         advice = "lower the learning rate (--set optimizer.learning_rate=...) or clip gradients (--set engine.clip=1)"
-        super().__init__(f"update {update}: {reason}; {checkpoint + '; ' if checkpoint else ''}{advice}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make it again in another process."""
-        return type(self), (self.update, self.reason, self.checkpoint)
+        return DivergedError(f"update {update}: {reason}; {saved}{advice}")

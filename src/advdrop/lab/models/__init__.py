@@ -1,9 +1,6 @@
 """The networks of the paper and its baselines, as plain ``nn.Sequential`` models."""
 
-from advdrop.lab.models.autoencoder import autoencoder
 from advdrop.lab.models.baselines import all_cnn, highway, network_in_network
-from advdrop.lab.models.conv_large import conv_large
-from advdrop.lab.models.mlp import mlp
-from advdrop.lab.models.mnist_cnn import mnist_cnn
+from advdrop.lab.models.networks import autoencoder, conv_large, mlp, mnist_cnn
 
 __all__ = ["all_cnn", "autoencoder", "conv_large", "highway", "mlp", "mnist_cnn", "network_in_network"]

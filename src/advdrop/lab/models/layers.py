@@ -42,17 +42,11 @@ class GaussianNoise(nn.Module):
 
     def __init__(self, sigma: float) -> None:
         super().__init__()
-        if sigma != 0.0:
-            checks.positive("sigma", sigma)
-        self.sigma = sigma
+        self.sigma = checks.not_negative("sigma", sigma)
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape to the same."""
         return x + self.sigma * torch.randn_like(x) if self.training and self.sigma else x
-
-    def extra_repr(self) -> str:
-        """The option, as it would be typed."""
-        return f"sigma={self.sigma}"
 
 
 class MeanOnlyBatchNorm2d(nn.Module):
@@ -74,8 +68,7 @@ class MeanOnlyBatchNorm2d(nn.Module):
 
     def __init__(self, features: int, momentum: float = 0.1) -> None:
         super().__init__()
-        self.features = checks.count("features", features)
-        self.momentum = checks.fraction("momentum", momentum)
+        self.momentum = momentum
         self.track_running_stats = True  # advdrop.step.batch_norm turns it off for some passes
         self.bias = nn.Parameter(torch.zeros(features))
         self.register_buffer("running_mean", torch.zeros(features))
@@ -90,13 +83,9 @@ class MeanOnlyBatchNorm2d(nn.Module):
                 self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return x + (self.bias - mean).to(x.dtype).view(1, -1, 1, 1)
 
-    def extra_repr(self) -> str:
-        """The options, as they would be typed."""
-        return f"{self.features}, momentum={self.momentum}"
-
 
 def he_initialized(model: nn.Sequential, slope: float = 0.0) -> nn.Sequential:
-    """The model with He initialization (fan-in) for leaky ReLUs of this slope; biases are zero."""
+    """Initialize a model as He et al. do (fan-in), for leaky ReLUs of this slope; biases are zero."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             if parametrize.is_parametrized(module, "weight"):
@@ -110,13 +99,7 @@ def he_initialized(model: nn.Sequential, slope: float = 0.0) -> nn.Sequential:
 
 
 def image_shape(network: str, shape: Sequence[int], least: int = 1) -> tuple[int, int, int]:
-    """C, H and W of one image with at least ``least`` pixels a side, or an error that names the network.
-
-    >>> image_shape("conv-large", (3, 8, 8), least=12)
-    Traceback (most recent call last):
-    ValueError: conv-large needs images (C, H, W) of at least 12 x 12 pixels, got shape (3, 8, 8); pad or enlarge them,
-    or use mlp, which takes any shape
-    """
+    """Return C, H and W of one image with at least ``least`` pixels a side, or an error that names the network."""
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < least:
         raise ValueError(
             f"{network} needs images (C, H, W) of at least {least} x {least} pixels, got shape {tuple(shape)}; "

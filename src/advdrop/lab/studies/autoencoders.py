@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from advdrop.divergences import mse
 from advdrop.lab.data.batches import Stream
-from advdrop.lab.models.autoencoder import Initialization, autoencoder
+from advdrop.lab.models.networks import Initialization, autoencoder
 from advdrop.lab.records.measurement import LEVELS
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import AdD

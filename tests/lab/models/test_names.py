@@ -5,7 +5,7 @@ import torch
 
 from advdrop.insertion import adversarial_layers
 from advdrop.lab import models
-from advdrop.lab.models.build import NETWORKS, build, default_network
+from advdrop.lab.models.networks import NETWORKS, default_network
 from advdrop.masks import AdversarialDropout
 from halves import above
 
@@ -27,18 +27,18 @@ def test_one_signature_for_all(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_build_hands_everything_on(name):
-    layer, shape = AdversarialDropout(0.3), [2, 13, 12]
-    model = build(name, layer, shape, 3)
+def test_each_takes_the_layer_the_shape_and_the_classes(name):
+    layer, shape = AdversarialDropout(0.3), (2, 13, 12)
+    model = NETWORKS[name](layer, shape, 3)
     assert adversarial_layers(model) == [layer]
     assert model.eval()(torch.randn(2, *shape)).shape == (2, 3)
 
 
 def test_options_arrive():
-    assert build("mnist-cnn", None, (1, 28, 28), 10, kernel=1)[0].kernel_size == (1, 1)
-    model = build("conv-large", None, (3, 32, 32), 10, norm="none", width=0.1, sigma=0.0)
+    assert NETWORKS["mnist-cnn"](None, (1, 28, 28), 10, kernel=1)[0].kernel_size == (1, 1)
+    model = NETWORKS["conv-large"](None, (3, 32, 32), 10, norm="none", width=0.1, sigma=0.0)
     assert (model[0].sigma, model[1].out_channels) == (0.0, 13)
-    assert above(build("mlp", None, (4,), 2, hidden=[3]))[1].in_features == 3
+    assert above(NETWORKS["mlp"](None, (4,), 2, hidden=[3]))[1].in_features == 3
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_options_arrive():
 )
 def test_the_default_suits_the_shape(shape, name):
     assert default_network(shape) == name
-    assert build(name, None, shape, 2).eval()(torch.randn(1, *shape)).shape == (1, 2)
+    assert NETWORKS[name](None, shape, 2).eval()(torch.randn(1, *shape)).shape == (1, 2)

@@ -1,0 +1,258 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from advdrop.lab.data.examples import DataError, every_fifth
+from advdrop.lab.data.own import features, image_pixels, read_images, read_npz
+
+RNG = np.random.default_rng(0)
+
+
+def pixels(*shape):
+    return RNG.integers(0, 256, shape, dtype=np.uint8)
+
+
+# --- npz
+
+
+def npz(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def simple(**changes):
+    arrays = {
+        "x_train": np.zeros((4, 3)),
+        "y_train": np.array([5, 2, 5, -1]),
+        "x_test": np.ones((2, 3)),
+        "y_test": np.array([2, 5]),
+    }
+    return {k: v for k, v in (arrays | changes).items() if v is not None}
+
+
+def test_npz_of_features(tmp_path):
+    data = read_npz(npz(tmp_path / "my.data.npz", **simple()))
+    assert data.name == "my.data"
+    assert data.classes == ("2", "5")
+    assert data.train.x.dtype == torch.float32
+    assert data.train.y.tolist() == [1, 0, 1, -1]
+    assert data.test.y.tolist() == [0, 1]
+
+
+def test_npz_classes_are_in_the_order_of_numbers_and_of_text(tmp_path):
+    numbers = simple(y_train=np.array([10, 9, 10, 9], np.uint64), y_test=np.array([10, 9], np.uint8))
+    assert read_npz(npz(tmp_path / "a.npz", **numbers)).classes == ("9", "10")
+    text = simple(y_train=np.array(["dog", "", "cat", "dog"]), y_test=np.array([["dog"], ["cat"]]))
+    data = read_npz(npz(tmp_path / "b.npz", **text))
+    assert data.classes == ("cat", "dog")
+    assert data.train.y.tolist() == [1, -1, 0, 1]
+    raw = simple(y_train=np.array([b"x", b"\xc3\xa9", b"x", b""]), y_test=np.array([b"x", b"x"]))
+    assert read_npz(npz(tmp_path / "c.npz", **raw)).classes == ("x", "é")
+
+
+def test_npz_keys_may_be_in_upper_case(tmp_path):
+    data = read_npz(npz(tmp_path / "a.npz", **{key.upper(): value for key, value in simple().items()}))
+    assert data.train.y.tolist() == [1, 0, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "at", "result"),
+    [
+        ((2, 4, 5), (1, 2, 3), (2, 1, 4, 5)),
+        ((2, 4, 5, 3), (1, 2, 3, 0), (2, 3, 4, 5)),
+        ((2, 4, 5, 1), (1, 2, 3, 0), (2, 1, 4, 5)),
+        ((2, 3, 4, 5), (1, 0, 2, 3), (2, 3, 4, 5)),
+    ],
+)
+def test_uint8_images_get_their_channels_first(shape, at, result):
+    x = pixels(*shape)
+    images = features("x", x)
+    assert images.shape == result
+    assert images.dtype == np.uint8
+    assert images[1, 0, 2, 3] == x[at]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 3), (2, 1, 1, 1), (2, 4, 5, 2), (2, 3, 4, 5, 1)])
+def test_other_uint8_is_refused(shape):
+    with pytest.raises(DataError, match="save images as"):
+        features("x", np.zeros(shape, np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float16, np.float64, bool])
+def test_other_numbers_are_features(dtype):
+    values = features("x", np.array([[1, 0], [0, 1]], dtype))
+    assert values.dtype == np.float32
+    assert values.tolist() == [[1, 0], [0, 1]]
+    if dtype is not np.uint8:
+        assert features("x", np.zeros((2, 5, 6, 3), dtype)).shape == (2, 5, 6, 3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_features_must_be_finite_in_float32(value):
+    x = np.zeros((4, 2, 2))
+    x[2, 1, 0] = x[3, 0, 0] = value
+    with pytest.raises(DataError, match=r"x has a NaN or an infinity in row 2 \(2 rows in all\)"):
+        features("x", x)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_test": None}, "lacks y_test, has x_test, x_train, y_train"),
+        ({"y_test": np.array([2, 6])}, "x_test has the class 6, which no training example has"),
+        ({"y_test": np.array([2, -1])}, "x_test has no label in row 1"),
+        ({"y_test": np.array(["2", "5"])}, "labels of <U1, training of int64"),
+        ({"y_train": np.array([1, -1, 1, -1])}, r"at least two classes, got 1 \(-1 or '' means unlabeled\)"),
+        ({"y_train": np.full(4, -1)}, "got none"),
+        ({"y_train": np.array([5, 2])}, r"\(4, 3\) needs as many labels, integers or text, got int64 of shape \(2,\)"),
+        ({"y_train": np.zeros(4)}, "got float64"),
+        ({"y_train": np.zeros((4, 2), int)}, r"of shape \(4, 2\)"),
+        ({"x_train": np.zeros(4)}, r"must hold numbers \(N, ...\), got float64 of shape \(4,\)"),
+        ({"x_train": np.array([["a"]] * 4)}, "got <U1"),
+        ({"x_train": np.zeros((0, 3)), "y_train": np.zeros(0, int)}, "got none"),
+        ({"x_train": np.zeros((4, 2))}, "its test examples"),
+        ({"x_train": np.array([[print]] * 4)}, "cannot be read .ValueError: Object arrays"),
+    ],
+)
+def test_npz_refuses(tmp_path, changes, message):
+    with pytest.raises(DataError, match=message):
+        read_npz(npz(tmp_path / "a.npz", **simple(**changes)))
+
+
+def test_npz_that_is_none(tmp_path):
+    path = npz(tmp_path / "a.npz", **simple())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    array = io.BytesIO()
+    np.save(array, np.zeros(3))
+    for broken in (b"", b"text", bytes(content[:100]), bytes(content), array.getvalue()):
+        path.write_bytes(broken)
+        with pytest.raises(DataError, match=r"a\.npz: cannot be read"):
+            read_npz(path)
+
+
+# --- folders of images
+
+
+def draw(path, value, size=(4, 3), mode="L"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value).save(path)
+
+
+def test_image_folder_with_train_and_test(tmp_path):
+    draw(tmp_path / "train/b/2.png", 20)
+    draw(tmp_path / "train/b/1.PNG", 10)
+    draw(tmp_path / "train/a/deep/er/1.bmp", 5)
+    draw(tmp_path / "test/a/1.png", 1)
+    draw(tmp_path / "unlabeled/x/1.png", 99)
+    draw(tmp_path / "train/.hidden/1.png", 3)
+    draw(tmp_path / "train/a/.hidden.png", 3)
+    (tmp_path / "train/a/notes.txt").write_text("no image")
+    (tmp_path / "train/empty").mkdir()
+    data = read_images(tmp_path)
+    assert data.name == tmp_path.name
+    assert data.classes == ("a", "b")
+    assert data.shape == (1, 3, 4)
+    assert data.train.x[:, 0, 0, 0].tolist() == [5, 10, 20, 99]
+    assert data.train.y.tolist() == [0, 1, 1, -1]
+    assert (data.test.x.max(), data.test.y.tolist()) == (1, [0])
+
+
+def test_class_folders_may_be_links(tmp_path):
+    for name in ("elsewhere/1.png", "data/train/a/1.png", "data/test/a/1.png"):
+        draw(tmp_path / name, 0)
+    (tmp_path / "data/train/b").symlink_to(tmp_path / "elsewhere")
+    assert read_images(tmp_path / "data").classes == ("a", "b")
+
+
+def test_image_folder_without_train_holds_out_every_fifth(tmp_path):
+    for label in "ab":
+        for i in range(10):
+            draw(tmp_path / label / f"{i}.png", (i, 0, 255), mode="RGB")
+    draw(tmp_path / "unlabeled/u.png", (7, 0, 0), mode="RGB")
+    data = read_images(tmp_path)
+    assert data.shape == (3, 3, 4)
+    assert data.test.x[:, 0, 0, 0].tolist() == [4, 9, 4, 9]
+    assert data.test.x[0, :, 2, 3].tolist() == [4, 0, 255]
+    assert data.train.y.tolist() == [0] * 8 + [1] * 8 + [-1]
+
+
+@given(labels=st.lists(st.integers(0, 3), max_size=60))
+def test_every_fifth_is_a_fifth_of_each_class(labels):
+    labels = np.array(labels, int)
+    held_out = every_fifth(labels)
+    for label in range(4):
+        assert held_out[labels == label].sum() == (labels == label).sum() // 5
+
+
+@pytest.mark.parametrize(
+    ("path", "kwargs", "message"),
+    [
+        ("train/b/2.png", {"value": 0, "size": (9, 2)}, r"2\.png has the size 9×2, .*a/1\.png has 4×3; resize them"),
+        ("test/a/1.png", {"value": 0, "mode": "RGB"}, r"test/a/1\.png is in color, .*train/a/1\.png is gray"),
+        ("train/b/2.tiff", {"value": 0, "mode": "I;16"}, r"2\.tiff has the mode I;16, more than 8 bits"),
+    ],
+)
+def test_odd_images_are_named(tmp_path, path, kwargs, message):
+    for name in ("train/a/1.png", "train/b/1.png", "test/a/1.png"):
+        draw(tmp_path / name, 0)
+    draw(tmp_path / path, **kwargs)
+    with pytest.raises(DataError, match=message):
+        read_images(tmp_path)
+
+
+def test_broken_images_are_named(tmp_path, monkeypatch):
+    for name in ("train/a/1.png", "train/b/1.png", "test/a/1.png"):
+        draw(tmp_path / name, 0)
+    path = tmp_path / "train/b/1.png"
+    whole = path.read_bytes()
+    for content in (b"", b"text", whole[:40], whole[:-30]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"b/1\.png: cannot be read"):
+            read_images(tmp_path)
+    path.write_bytes(whole)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+    with pytest.raises(DataError, match=r"a/1\.png: cannot be read \(DecompressionBombWarning"):
+        read_images(tmp_path)
+
+
+@pytest.mark.parametrize("names", [[], ["train/a/1.png"], ["a/1.png", "b/1.png"], ["1.png"]])
+def test_a_folder_without_enough_images_is_refused(tmp_path, names):
+    for name in names:
+        draw(tmp_path / name, 0)
+    with pytest.raises(DataError, match="it needs train/CLASS"):
+        read_images(tmp_path)
+
+
+def test_one_class_is_refused(tmp_path):
+    for i in range(5):
+        draw(tmp_path / f"only/{i}.png", 0)
+    with pytest.raises(DataError, match="at least two classes, got only"):
+        read_images(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "expected"),
+    [
+        ("1", 1, [255]),
+        ("L", 9, [9]),
+        ("LA", (9, 50), [9]),
+        ("RGB", (1, 2, 3), [1, 2, 3]),
+        ("RGBA", (1, 2, 3, 0), [1, 2, 3]),
+        ("CMYK", (0, 0, 0, 255), [0, 0, 0]),
+    ],
+)
+def test_image_modes(mode, value, expected):
+    assert image_pixels(Image.new(mode, (2, 1), value), "file")[:, 0, 1].tolist() == expected
+
+
+def test_palette_images_with_transparency_do_not_warn():
+    image = Image.new("P", (2, 1), 0)
+    image.putpalette([4, 5, 6])
+    image.info["transparency"] = b"\x00"
+    assert image_pixels(image, "file")[:, 0, 0].tolist() == [4, 5, 6]

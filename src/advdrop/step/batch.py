@@ -44,6 +44,8 @@ class Batch:
             raise ValueError("a step needs labeled inputs x, unlabeled inputs, or both")
         for name in ("x", "unlabeled", "second_view"):
             inputs = getattr(self, name)
+            for tensor in tensors(inputs):
+                checks.ordinary(name, tensor)
             if isinstance(inputs, Tensor):
                 checks.examples(name, inputs)
             elif row_count(inputs) == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from advdrop.eval_mode import eval_mode
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
 
@@ -30,14 +31,8 @@ def predictions(
     console = Console(stderr=True)
     parts = x.split(batch)
     shown = track(parts, "evaluating", console=console, transient=True) if progress and console.is_terminal else parts
-    # A layer that the user froze in evaluation mode must not be set to training mode afterward.
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
+    with eval_mode(network):
         return torch.cat([network(preprocess(part.to(device))).argmax(1) for part in shown]).cpu()
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def error_percent(network: nn.Module, examples: Examples, preprocess: Preprocess) -> float:

@@ -422,3 +422,23 @@ REFUSED = {
 def test_what_makes_no_sense_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("weights", [1.0, 0.1, 0.03, 0.01, 0.001])
+@pytest.mark.parametrize("term", [VAdD(), SAdD(), VAdD(search=Iterated(2))], ids=repr)
+def test_small_weights_find_all_flips_in_every_precision_and_are_not_called_zero(dtype, autocast, weights, term):
+    model = nn.Sequential(
+        *(nn.Linear(20, 64), nn.Tanh(), AdversarialDropout(0.5, 0.25)),
+        *(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)),
+    )
+    with torch.no_grad():
+        for parameter in model[3:].parameters():
+            parameter.mul_(weights)
+    autocast = autocast and dtype.itemsize == 2
+    model = model if autocast else model.to(dtype)
+    rows = {"x": torch.randn(32, 20).to(torch.float32 if autocast else dtype), "y": torch.arange(32) % 10}
+    with torch.autocast("cpu", dtype if autocast else torch.bfloat16, enabled=autocast):
+        measures = run(model, term, rows, measure=True).measures
+    assert measures[f"{term.name}/flips"] == 16

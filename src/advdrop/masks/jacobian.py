@@ -47,7 +47,7 @@ def gradient(
     this waits for the device, as torch's gradient scaler does.
     """
     exponent, found = 0, None
-    if any(point.dtype == torch.float16 for point in points) or _autocast_to_float16(total.device.type):
+    if any(point.dtype == torch.float16 for point in points) or _autocast_to_float16(total.device):
         exponent = 12
     while True:
         slopes = torch.autograd.grad(
@@ -68,8 +68,9 @@ def gradient(
         exponent += 12 if found is not None else -6
 
 
-def _autocast_to_float16(device: str) -> bool:
-    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
+def _autocast_to_float16(device: torch.device) -> bool:
+    kind = "cpu" if device.type == "meta" else device.type
+    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
 
 
 def unit_jacobian(divergence: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:

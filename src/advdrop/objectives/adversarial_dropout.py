@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import mul
 from typing import TYPE_CHECKING, final
 
+import torch
 from torch import Tensor
 
 from advdrop import checks
@@ -16,7 +17,7 @@ from advdrop.choices import BudgetOf, Noise
 from advdrop.divergences import Divergence, Given, cross_entropy, kl
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.budget import shared_budget, warn_no_flip
-from advdrop.masks.search import SearchBudget
+from advdrop.masks.search import SearchBudget, rounding
 from advdrop.objectives.base import Term
 from advdrop.objectives.targets import Target, clean_output, confidence, labels
 
@@ -142,15 +143,24 @@ class AdD(Term):
         lower = clean.lower if self.noise == "shared" else passes.lower_again(self.rows)
         search_divergence, fixed = self.search_divergence or self.divergence, target.detach()
 
+        last = clean.logits.detach()
+
         def divergence(masks: Masks) -> Tensor:
+            nonlocal last
             logits = passes.masked(lower, clean, masks, "search", repeat=True)
+            last = logits.detach()
             return search_divergence(fixed, logits, given=self.given)
+
+        @torch.enable_grad()
+        def agrees() -> bool:
+            point = last.detach().requires_grad_()
+            return rounding(*torch.autograd.grad(search_divergence(fixed, point, given=self.given).sum(), point))
 
         budget = self._budget(clean)
         jacobians: list[Masks] = []
         observe = jacobians.append if passes.measure else None
         sampled = passes.sample(clean) if self.fresh else clean.masks
-        problem = MaskProblem(divergence, sampled, budget, clean.scale, passes.generator, observe)
+        problem = MaskProblem(divergence, sampled, budget, clean.scale, passes.generator, observe, agrees)
         masks = self.search(problem) if self._may_flip(clean, budget) else sampled
         return Searched(clean, target, lower, problem, masks, jacobians)
 

@@ -231,7 +231,7 @@ class AnyNetwork(Network):
     ) -> None:
         super().__init__(model, device, statistics)
         self.modules = all_modules(model)
-        self.taped = taped and not any(map(_compiled, self.modules))
+        self.taped = taped and not any(_compiled(module) or _has_fast_path(module) for module in self.modules)
         self.restarts = 0
         self.why_slow = ""
 
@@ -417,6 +417,14 @@ class _Attributes:
 def _compiled(module: nn.Module) -> bool:
     compiled = getattr(module, "_compiled_call_impl", None) is not None
     return compiled or type(module).__name__ in ("OptimizedModule", "RecursiveScriptModule")
+
+
+def _has_fast_path(module: nn.Module) -> bool:
+    """Return True if a module computes something else while torch calls are recorded, as torch's fast paths do."""
+    return not module.training and isinstance(module, _FAST)
+
+
+_FAST = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 def network_of(

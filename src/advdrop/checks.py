@@ -63,7 +63,7 @@ def due(check: str, tensor: Tensor) -> bool:
 
 @contextmanager
 def told_once(told: set[str]) -> Iterator[None]:
-    """Give each warning of :func:`several_outputs` once for this set inside the ``with`` block."""
+    """Give each warning of :func:`warn_once` once for this set inside the ``with`` block."""
     token = _told.set(told)
     try:
         yield
@@ -71,20 +71,23 @@ def told_once(told: set[str]) -> Iterator[None]:
         _told.reset(token)
 
 
+def warn_once(message: str) -> None:
+    """Give a warning, unless it was given before for the set of :func:`told_once`."""
+    told = _told.get()
+    if told is None or message not in told:
+        warnings.warn(message, stacklevel=3)
+    if told is not None:
+        told.add(message)
+
+
 def several_outputs(logits: Tensor) -> None:
     """Warn if a softmax is taken of one output: it is always 1, so every loss of it is constant."""
-    if logits.shape[1] != 1:
-        return
-    told = _told.get()
-    if told is None or "one output" not in told:
-        warnings.warn(
+    if logits.shape[1] == 1:
+        warn_once(
             "the network has one output, and the softmax of one output is always 1: this loss is constant, and nothing "
             "is learned from it. Give the network one output per class (two for yes and no), or use a divergence "
-            "without softmax, divergence=advdrop.mse",
-            stacklevel=3,
+            "without softmax, divergence=advdrop.mse"
         )
-    if told is not None:
-        told.add("one output")
 
 
 def differentiable(who: str) -> None:
@@ -151,6 +154,12 @@ def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value
+
+
+def function(name: str, value: object) -> None:
+    """Raise an error that names the argument unless it can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function such as advdrop.kl, got {value!r}")
 
 
 def floating(name: str, tensor: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
 import copy
+import pickle
 from functools import partial
 
 import pytest
@@ -113,6 +114,21 @@ def test_only_the_modules_named_are_frozen():
         free(frozen(torch.randn(8, 3) + 5) + 5)
     assert frozen.num_batches_tracked == 0
     assert free.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@every_norm
+def test_a_copy_that_is_made_within_a_block_is_not_frozen(copied, build, shape):
+    model, x = used(build, shape)
+    with frozen_statistics(model):
+        twin = copied(model)
+        state = copy.deepcopy(model.state_dict())
+    assert equal(buffers(twin), buffers(model))
+    assert equal(state, buffers(model) | dict(model.named_parameters()))
+    model(x)
+    twin(x)
+    assert equal(buffers(twin), buffers(model))
+    assert [type(value) for value in twin.buffers()] == [torch.Tensor] * 3
 
 
 class OwnNorm(nn.BatchNorm1d):

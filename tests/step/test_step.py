@@ -1,6 +1,7 @@
 """What a step takes, what it gives back, and what it refuses."""
 
 import copy
+import gc
 import pickle
 import re
 import threading
@@ -550,3 +551,21 @@ REFUSED = {
 def test_what_makes_no_sense_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped, lambda net: insert(Wrapped(net), after="net.1")])
+def test_many_steps_keep_nothing(wrap):
+    """What the first steps cache is not counted."""
+    objective = CrossEntropy() + VAdD(noise="shared") + VAdD() + VAT() + TemporalEnsembling(16, CLASSES)
+    step, rows = Step(wrap(noisy()), objective), batch()
+
+    def objects(steps):
+        for _ in range(steps):
+            step.zero_grad()
+            step(**rows, measure=True).loss.backward()
+        gc.collect()
+        return len(gc.get_objects())
+
+    objects(10)
+    before = objects(1)
+    assert objects(100) - before < 50

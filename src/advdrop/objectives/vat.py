@@ -50,6 +50,7 @@ class VAT(Term):
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
+        checks.function("divergence", self.divergence)
         checks.positive("xi", self.xi)
         checks.count("iterations", self.iterations)
         checks.choice("noise", self.noise, ("independent", "shared"))

@@ -83,6 +83,10 @@ class Batch:
             raise ValueError("this objective needs labeled rows: call the step with x and y")
         return inputs
 
+    def count(self, rows: Rows) -> int | None:
+        """Return the number of these rows, or None if no tensor is found among the inputs."""
+        return row_count(self.inputs(rows))
+
     def second(self, rows: Rows) -> Inputs:
         """Return the second view of these rows, or the first if there is no second."""
         has_second_view = self.rows(rows) == self.rows("unlabeled")

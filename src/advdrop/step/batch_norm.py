@@ -7,6 +7,7 @@ are updated three times per step.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, get_args
@@ -81,23 +82,54 @@ class Switch:
             else:
                 count = layer.num_batches_tracked
                 self._before[layer] = layer.momentum, count
-                layer.momentum = 0.0
-                layer._buffers["num_batches_tracked"] = _Still.of(count) if count is not None else None
+                layer.momentum = _NoMomentum.instead_of(layer.momentum)
+                layer._buffers["num_batches_tracked"] = None if count is None else _NoCount.instead_of(count)
         self._allowed = allowed
 
 
-class _Still(Tensor):
-    """A counter of batches that does not count."""
+# A network that is copied or pickled within the block gets the momentum and the counter that it had before.
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # else an ordinary tensor
 
-    @staticmethod
-    def of(count: Tensor) -> Tensor:
+class _NoMomentum(float):
+    """A momentum of 0 in the place of another one."""
+
+    before: float | None
+
+    @classmethod
+    def instead_of(cls, momentum: float | None) -> _NoMomentum:
+        zero = cls(0.0)
+        zero.before = momentum
+        return zero
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _same, (self.before,)
+
+
+class _NoCount(Tensor):
+    """A counter of batches that does not count; otherwise an ordinary tensor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    before: Tensor
+
+    @classmethod
+    def instead_of(cls, count: Tensor) -> _NoCount:
         with torch._C.DisableTorchFunction():
-            return count.as_subclass(_Still)
+            still = count.as_subclass(cls)
+        still.before = count
+        return still
 
     def add_(self, *_: Any) -> Tensor:  # type: ignore[override]
         return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return copy.deepcopy(self.before, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _same, (self.before,)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 _FORWARD = {norm.forward for norm in (_BatchNorm, _InstanceNorm, nn.SyncBatchNorm)}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from advdrop import CrossEntropy, SAdD, Step, VAdD
+from advdrop import CrossEntropy, Iterated, SAdD, Step, VAdD
 from advdrop.step import network as network_module
 from advdrop.step.network import SequentialNetwork, tensors
 from advdrop.step.passes import Passes
@@ -154,3 +154,11 @@ def test_virtual(name, noise, monkeypatch):
 def test_supervised(name, monkeypatch):
     """Only the adversarial pass is differentiated, so that gradients are the same bit for bit."""
     check(name, SAdD(), True, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "name", ["OwnGenerators", "OwnNumpyGenerator", "FrozenTrunk", "Checkpointed", "InPlace", "bert"]
+)
+def test_searches_in_both_grad_modes(name, monkeypatch):
+    monkeypatch.setattr(ZOO[name], "replayed", "any")
+    check(name, VAdD(search=Iterated(2)), False, monkeypatch)

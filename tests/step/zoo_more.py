@@ -418,6 +418,20 @@ class Teacher(Net):
         return self.second(h.tanh())
 
 
+@kind("half")
+class OwnGenerators(Net):
+    """Generators that no step can know; what a pass that starts again has drawn is taken back."""
+
+    def build(self):
+        self.torch, self.python = torch.Generator().manual_seed(1), random.Random(2)
+        self.legacy = np.random.RandomState(3)
+
+    def lower(self, x):
+        h = super().lower(x).sin().cos().tanh().sin()
+        h = h * (self.python.random() + self.legacy.random_sample())
+        return h + torch.rand(h.shape, generator=self.torch, dtype=h.dtype)
+
+
 @kind("whole")
 class TiedByFunction(Net):
     def upper(self, h):

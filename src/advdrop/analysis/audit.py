@@ -231,7 +231,10 @@ class Upper:
                 f"the first dimension of the units must be the {len(y)} examples, got units of shape {tuple(h.shape)}"
             )
         self._dtype = torch.promote_types(h.dtype, torch.float32)
-        self.y = y.to(self._logits(output).device)
+        logits = self._logits(output)
+        checks.finite("the output of the network", logits)  # NaN would count as class 0
+        checks.labels(y, logits.shape[1])
+        self.y = y.to(logits.device)
 
     @property
     def units(self) -> int:

@@ -430,7 +430,7 @@ def test_what_makes_no_sense_is_refused(make, error, message):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("weights", [1.0, 0.1, 0.03, 0.01, 0.001])
-@pytest.mark.parametrize("term", [VAdD(), SAdD(), VAdD(search=Iterated(2))], ids=repr)
+@pytest.mark.parametrize("term", [VAdD(), SAdD(), VAdD(search=Iterated(2))], ids=["vadd", "sadd", "iterated"])
 def test_small_weights_find_all_flips_in_every_precision_and_are_not_called_zero(dtype, autocast, weights, term):
     model = nn.Sequential(
         *(nn.Linear(20, 64), nn.Tanh(), AdversarialDropout(0.5, 0.25)),

@@ -5,6 +5,8 @@ import io
 import pickle
 import re
 from collections import namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -313,6 +315,7 @@ PARTS = {
     "from the end": (lambda x: (1, 2, x), -1),
     "list": (lambda x: [1, x], 1),
     "named tuple": (lambda x: Pair(x, 1), 0),
+    "named tuple, second": (lambda x: Pair(1, x), 1),
     "torch's named tuple": (lambda x: torch.max(x, dim=0), 0),
     "dict": (lambda x: {"a": 1, "b": x}, "b"),
     "model output": (model_output, "last_hidden_state"),
@@ -335,6 +338,25 @@ def test_only_the_part_is_changed(pack, part):
     rest = [key for key in keys if output[key] is not output[part]]
     assert len(rest) == len(output) - 1
     torch.testing.assert_close([output[key] for key in rest], [expected[key] for key in rest])
+
+
+@dataclass(frozen=True)
+class Fields:
+    units: torch.Tensor
+    rest: int = 1
+
+
+@pytest.mark.parametrize("pack", [lambda x: Pair(x, 1), Fields, lambda x: SimpleNamespace(units=x, rest=1)])
+def test_parts_by_the_name_of_a_field(pack):
+    network = nn.Sequential(Part(pack))
+    (place,) = places(network, ROWS)
+    assert place.part in (0, "units")
+    for part in {"units", place.part}:
+        output = insert(network, after="0", part=part, p=1.0)(ROWS)
+        assert type(output) is type(pack(ROWS))
+        assert (output.units == 0).all()
+        assert output.rest == 1
+        remove(network)
 
 
 @pytest.mark.parametrize(

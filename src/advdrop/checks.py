@@ -8,6 +8,7 @@ accelerator only in the first few steps, or if :func:`value_checks` asks for it.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +17,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack as _transform
 
 When = Literal["auto", "always", "never"]
 
 FIRST_STEPS = 3
 """The number of times each check looks at the values of a device tensor under ``"auto"``."""
 
+_told: ContextVar[set[str] | None] = ContextVar("advdrop_told", default=None)
 _when: ContextVar[When] = ContextVar("advdrop_value_checks", default="auto")
 _looked: Counter[str] = Counter()
 
@@ -56,6 +59,58 @@ def due(check: str, tensor: Tensor) -> bool:
         return True
     _looked[check] += 1
     return _looked[check] <= FIRST_STEPS
+
+
+@contextmanager
+def told_once(told: set[str]) -> Iterator[None]:
+    """Give each warning of :func:`warn_once` once for this set inside the ``with`` block."""
+    token = _told.set(told)
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def warn_once(message: str) -> None:
+    """Give a warning, unless it was given before for the set of :func:`told_once`."""
+    told = _told.get()
+    if told is None or message not in told:
+        warnings.warn(message, stacklevel=3)
+    if told is not None:
+        told.add(message)
+
+
+def several_outputs(logits: Tensor) -> None:
+    """Warn if a softmax is taken of one output: it is always 1, so every loss of it is constant."""
+    if logits.shape[1] == 1:
+        warn_once(
+            "the network has one output, and the softmax of one output is always 1: this loss is constant, and nothing "
+            "is learned from it. Give the network one output per class (two for yes and no), or use a divergence "
+            "without softmax, divergence=advdrop.mse"
+        )
+
+
+def differentiable(who: str) -> None:
+    """Raise an error if gradients cannot be computed here, as ``torch.autograd.grad`` does."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{who} needs gradients, and torch.inference_mode() forbids them; use torch.no_grad() instead (with "
+            "Lightning: Trainer(inference_mode=False))"
+        )
+    if _transform() is not None:
+        raise RuntimeError(
+            f"{who} cannot run inside torch.func.grad, vmap or another transform of torch.func; use loss.backward(), "
+            "or torch.autograd.grad(loss, parameters)"
+        )
+
+
+def ordinary(name: str, tensor: Tensor) -> None:
+    """Raise an error if a tensor was made under ``torch.inference_mode()``: no gradient can flow through it."""
+    if tensor.is_inference():
+        raise RuntimeError(
+            f"{name} was made under torch.inference_mode(), so no gradient can be computed with it; pass a copy that "
+            "was made outside of that block, tensor.clone(), or make it under torch.no_grad()"
+        )
 
 
 def fraction(name: str, value: float) -> float:
@@ -99,6 +154,12 @@ def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value
+
+
+def function(name: str, value: object) -> None:
+    """Raise an error that names the argument unless it can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function such as advdrop.kl, got {value!r}")
 
 
 def floating(name: str, tensor: Tensor) -> Tensor:

@@ -98,6 +98,7 @@ def _check(target: Tensor, logits: Tensor, given: Given) -> None:
     checks.choice("given", given, ("logits", "probabilities"))
     if logits.dim() != 2 or not logits.is_floating_point():
         raise ValueError(f"logits must be floats (B, C), got {logits.dtype} of shape {tuple(logits.shape)}")
+    checks.several_outputs(logits)
     if target.is_floating_point():
         checks.same_shape("target", target, "logits", logits)
         return

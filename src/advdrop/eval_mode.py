@@ -24,5 +24,10 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        # ``train`` of a module may do more than set its mode, such as split weights that ``eval`` has merged. It also
+        # sets the modes of the modules inside, so every mode is set once more.
+        for module, training in modes.items():
+            if module.training != training:
+                module.train(training)
         for module, training in modes.items():
             module.training = training

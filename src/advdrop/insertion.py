@@ -6,8 +6,7 @@ A layer is a forward hook: the network keeps its class, its attributes, its argu
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from advdrop.choices import Granularity, Scale
 from advdrop.eval_mode import eval_mode
 from advdrop.masks import AdversarialDropout
 from advdrop.masks.layer import supplied
+from advdrop.outputs import part_of, replaced
 from advdrop.suggest import did_you_mean
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -28,7 +28,7 @@ KEY: Any = "advdrop"
 give the number of an unpickled hook to another hook. A name is safe: a module has at most one inserted layer."""
 
 Part = int | str | None
-"""Where in the output of a module the units are: a position in a tuple, a key of a dict; None if it is a tensor."""
+"""Where in the output of a module the units are: a position, a key or the name of a field; None if it is a tensor."""
 
 
 class InsertedLayer:
@@ -50,17 +50,14 @@ class InsertedLayer:
             return None
         if self.layer.training != module.training:
             self.layer.training = module.training
-        try:
-            h = output if self.part is None else output[self.part]
-        except (IndexError, KeyError, TypeError):
-            h = None
+        h = output if self.part is None else part_of(output, self.part)
         if not isinstance(h, Tensor):
             part = "" if self.part is None else f"part {self.part!r} of "
             raise TypeError(
                 f"{part}the output of {self.place}, a {type(output).__name__}, is not a tensor; say which part has the "
-                "units: advdrop.insert(..., part=...), a position in a tuple or a key"
+                "units: advdrop.insert(..., part=...), a position in a tuple, a key or a name"
             )
-        return self.layer(h) if self.part is None else _replaced(output, self.part, self.layer(h))
+        return self.layer(h) if self.part is None else replaced(output, self.part, self.layer(h))
 
     @property
     def __name__(self) -> str:
@@ -145,17 +142,6 @@ def adversarial_layers(network: nn.Module) -> list[AdversarialDropout]:
     return own + inserted_layers(network)
 
 
-def _replaced(output: Any, part: int | str, value: Tensor) -> Any:
-    """Return a copy of the output of a module, with ``value`` as this part."""
-    if isinstance(output, tuple | list):
-        items = [*output]
-        items[part] = value  # type: ignore[index]
-        return type(output)._make(items) if hasattr(output, "_make") else type(output)(items)
-    changed = copy.copy(output)
-    changed[list(output)[part] if isinstance(part, int) else part] = value
-    return changed
-
-
 @dataclass(frozen=True)
 class Place:
     """A module that a layer could be inserted behind.
@@ -231,7 +217,8 @@ def _watched(network: nn.Module, found: dict[str, Place]) -> Iterator[None]:
 def _first_tensor(output: Any) -> tuple[Part, Tensor | None]:
     if isinstance(output, Tensor):
         return None, output
-    items = (
-        output.items() if hasattr(output, "items") else enumerate(output) if isinstance(output, tuple | list) else ()
-    )
+    if isinstance(output, tuple | list):
+        items: Iterable[tuple[Any, Any]] = enumerate(output)
+    else:
+        items = output.items() if hasattr(output, "items") else getattr(output, "__dict__", {}).items()
     return next(((key, value) for key, value in items if isinstance(value, Tensor)), (None, None))

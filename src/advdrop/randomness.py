@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -70,9 +71,15 @@ def python_state() -> PythonState:
     return PythonState(random.getstate(), legacy)
 
 
+ONE_THREAD = threading.RLock()
+"""Held by whatever saves and restores the global generators: all threads of a program share them."""
+
+
 @contextmanager
 def borrowed_noise(device: torch.device, start: NoiseState | None = None) -> Iterator[None]:
     """Start the noise from ``start`` (or from the present state); on exit, restore the state from before the block.
+
+    Only one thread at a time can be in such a block.
 
     >>> cpu = torch.device("cpu")
     >>> with borrowed_noise(cpu):
@@ -80,13 +87,14 @@ def borrowed_noise(device: torch.device, start: NoiseState | None = None) -> Ite
     >>> bool(torch.rand(()) == first)
     True
     """
-    before = noise_state(device)
-    try:
-        if start is not None:
-            start.restore()
-        yield
-    finally:
-        before.restore()
+    with ONE_THREAD:
+        before = noise_state(device)
+        try:
+            if start is not None:
+                start.restore()
+            yield
+        finally:
+            before.restore()
 
 
 def mask_generator(device: torch.device) -> torch.Generator:

@@ -290,3 +290,17 @@ def test_json_has_all_values():
     values = FOUND.json()
     assert values["fewest"] == [0, 1, 3, None, 2]
     assert values["median"] == 2
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (torch.full((2, 3), float("nan")), torch.tensor([0, 1]), "output of the network has NaN or infinity in 2 of 2"),
+        (torch.ones(2, 3), torch.tensor([0, 2]), r"labels must be in 0\.\.1 for 2 outputs"),
+        (torch.ones(2, 3), torch.tensor([0, -1]), r"labels must be in 0\.\.1 for 2 outputs"),
+    ],
+)
+def test_values_that_would_be_counted_as_something_else_are_refused(x, y, message):
+    model = nn.Sequential(AdversarialDropout(), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=message):
+        audit(model, [(x, y)], budgets=(1,), draws=1)

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -106,6 +108,50 @@ def test_it_works_under_no_grad_and_leaves_gradients_off():
 def test_inference_mode_is_refused_with_the_way_out(search):
     with torch.inference_mode(), pytest.raises(RuntimeError, match=r"inference_mode.*no_grad.*Lightning"):
         search()
+
+
+@pytest.mark.parametrize("differentiate", [mask_jacobian, unit_jacobian])
+def test_transforms_of_torch_are_refused_with_the_way_out(differentiate):
+    ones = torch.ones(1, 2)
+
+    def total(weight):
+        if differentiate is mask_jacobian:
+            return mask_jacobian(lambda masks: (weight * masks[0]).sum(1), (ones,))[0].sum()
+        return unit_jacobian(lambda h: (weight * h).sum(1), ones).sum()
+
+    with pytest.raises(RuntimeError, match=r"the mask search cannot run inside torch.func.*autograd.grad"):
+        torch.func.grad(total)(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("weights", [3.0, 1.0, 1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_precision_keeps_small_jacobians(weights, autocast):
+    """Without a scale, float16 loses those below 1e-7 or so, and one that is too large overflows."""
+    upper, h, target = network(3)
+    with torch.no_grad():
+        upper[2].weight.mul_(weights)
+        target.mul_(weights)
+    dtype = torch.float32 if autocast else torch.float16
+    half, units, goal = copy.deepcopy(upper).to(dtype), h.to(dtype), target.to(torch.float16)
+    (exact,) = mask_jacobian(lambda m: qe(goal.double(), upper(h * m[0])), (torch.ones_like(h),))
+    with torch.autocast("cpu", torch.float16, enabled=autocast):
+        (found,) = mask_jacobian(lambda m: qe(goal, half(units * m[0])), (torch.ones_like(units),))
+        by_unit = unit_jacobian(lambda u: qe(goal, half(u)), units)
+    assert found.dtype == by_unit.dtype == torch.float32
+    for slope in (found, by_unit):
+        assert (slope != 0).all()
+        assert torch.cosine_similarity(slope.double().flatten(), exact.flatten(), dim=0) > 0.999
+
+
+def test_half_precision_does_not_scale_beyond_its_range():
+    """The largest float16 is 65504: the scale goes down to 1, and what overflows then is not finite in the end."""
+
+    def steep(factor):
+        return mask_jacobian(lambda m: (factor * m[0]).sum(1).float(), (torch.ones(2, 3, dtype=torch.float16),))[0]
+
+    assert torch.equal(steep(3e4), torch.full((2, 3), 3e4))
+    assert steep(torch.inf).isinf().all()
+    assert (steep(0.0) == 0).all()
 
 
 def test_the_exact_values_of_a_quadratic():

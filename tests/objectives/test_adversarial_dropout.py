@@ -8,17 +8,20 @@ import torch
 from torch import nn
 
 from advdrop import (
+    VAT,
     AdD,
     AdversarialDropout,
     CrossEntropy,
     Exhaustive,
     FirstOrder,
     Iterated,
+    PiModel,
     Probe,
     RandomFlips,
     SAdD,
     Search,
     Step,
+    TemporalEnsembling,
     VAdD,
     cross_entropy,
     kl,
@@ -422,3 +425,79 @@ REFUSED = {
 def test_what_makes_no_sense_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("weights", [1.0, 0.1, 0.03, 0.01, 0.001])
+@pytest.mark.parametrize("term", [VAdD(), SAdD(), VAdD(search=Iterated(2))], ids=["vadd", "sadd", "iterated"])
+def test_small_weights_find_all_flips_in_every_precision_and_are_not_called_zero(dtype, autocast, weights, term):
+    model = nn.Sequential(
+        *(nn.Linear(20, 64), nn.Tanh(), AdversarialDropout(0.5, 0.25)),
+        *(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)),
+    )
+    with torch.no_grad():
+        for parameter in model[3:].parameters():
+            parameter.mul_(weights)
+    autocast = autocast and dtype.itemsize == 2
+    model = model if autocast else model.to(dtype)
+    rows = {"x": torch.randn(32, 20).to(torch.float32 if autocast else dtype), "y": torch.arange(32) % 10}
+    with torch.autocast("cpu", dtype if autocast else torch.bfloat16, enabled=autocast):
+        measures = run(model, term, rows, measure=True).measures
+    assert measures[f"{term.name}/flips"] == 16
+
+
+class Placed(nn.Module):
+    """A layer on units of any shape."""
+
+    def __init__(self, there, back):
+        super().__init__()
+        self.first, self.layer, self.last = (
+            nn.Linear(FEATURES, 12),
+            AdversarialDropout(0.5, 0.3),
+            nn.Linear(12, CLASSES),
+        )
+        self.there, self.back = there, back
+
+    def forward(self, x):
+        return self.last(self.back(self.layer(self.there(self.first(x)))))
+
+
+ROWS_LAST = {
+    "time first": (lambda h: h.view(16, 3, 4).transpose(0, 1), lambda h: h.transpose(0, 1).flatten(1)),
+    "time first, a multiple": (
+        lambda h: h.repeat(1, 8).view(16, 32, 3).transpose(0, 1),
+        lambda h: h.transpose(0, 1).flatten(1)[:, :12],
+    ),
+    "a new first dimension": (lambda h: h[None], lambda h: h[0]),
+    "transposed": (lambda h: h.t(), lambda h: h.t()),
+}
+ROWS_FIRST = {
+    "units": (lambda h: h, lambda h: h),
+    "sequence": (lambda h: h.view(16, 3, 4), lambda h: h.flatten(1)),
+    "as many steps as rows": (lambda h: h.repeat(1, 4).view(16, 16, 3), lambda h: h.flatten(1)[:, :12]),
+    "tokens below each other": (lambda h: h.view(48, 4), lambda h: h.view(16, 12)),
+}
+
+
+@pytest.mark.parametrize(("there", "back"), ROWS_LAST.values(), ids=ROWS_LAST)
+def test_units_whose_first_dimension_is_not_the_examples_are_told_once(there, back):
+    step, rows = Step(Placed(there, back), VAdD() + SAdD()), only(batch(16), "x", "y")
+    with pytest.warns(UserWarning, match=r"must be the 16 examples, got a mask of shape.*batch_first=True") as told:
+        step(**rows)
+    assert len(told) == 1
+    step(**rows)
+
+
+@pytest.mark.parametrize(("there", "back"), ROWS_FIRST.values(), ids=ROWS_FIRST)
+def test_units_of_the_examples_are_not_told(there, back):
+    run(Placed(there, back), VAdD() + SAdD(), only(batch(16), "x", "y"))
+
+
+@pytest.mark.parametrize(
+    "make", [VAdD, PiModel, VAT, lambda divergence: TemporalEnsembling(8, 3, divergence=divergence)]
+)
+def test_a_divergence_is_a_function(make):
+    for wrong in ("kl", None, 1.0):
+        with pytest.raises(TypeError, match=r"divergence must be a function such as advdrop.kl, got"):
+            make(divergence=wrong)

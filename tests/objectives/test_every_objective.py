@@ -115,6 +115,22 @@ def test_copies_and_a_resumed_step_give_the_same_loss(make):
     assert len({loss.item() for loss in losses}) == 1
 
 
+INPUT_MOVES = {"at", "at shared", "vat", "vat shared", "formula 7"}  # they move the input of the network itself
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in INPUT_MOVES])
+def test_an_encoder_in_front_of_the_batch_is_trained_like_a_part_of_the_network(name, apart):
+    encoder, model, rows = nn.Linear(FEATURES, FEATURES).double(), quiet(0.5).double(), batch(dtype=torch.float64)
+    both, found = nn.Sequential(encoder, *model), []
+    for step, encode in ((Step(model, TABLE[name]()), encoder), (Step(both, TABLE[name]()), nn.Identity())):
+        for turn in range(2):
+            given = {key: encode(x) if x.is_floating_point() else x for key, x in moved(rows, turn).items()}
+            loss = step(**given, progress=1.0, generator=seeded()).loss
+        found.append([loss, *gradients(both, loss)])
+    close(*found)
+    assert found[0][1].abs().max() > 0
+
+
 # These make several passes that need nothing of each other.
 TOGETHER = {
     *("sadd independent", "vadd", "vadd iterated", "vadd probe", "vadd random", "vadd exhaustive"),

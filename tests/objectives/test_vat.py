@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import VAT, CrossEntropy, kl, qe
+from advdrop import AT, VAT, CrossEntropy, kl, qe
 from advdrop.objectives.adversarial_training import unit
-from small import CLASSES, FEATURES, batch, close, gradients, noisy, only, quiet, run, seeded, values
+from small import CLASSES, FEATURES, Wrapped, batch, close, gradients, noisy, only, quiet, run, seeded, values
 
 
 @pytest.fixture
@@ -83,6 +83,29 @@ def test_with_shared_noise_it_vanishes_with_the_radius():
     model = noisy(norm=False)
     assert run(model, VAT(epsilon=1e-4, noise="shared")).loss < 1e-6
     assert run(model, VAT(epsilon=1e-4)).loss > 1e-3
+
+
+@pytest.mark.parametrize("weights", [1.0, 0.3])
+def test_half_precision_finds_a_direction(weights):
+    model, rows = quiet(), only(batch(), "unlabeled")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(weights)
+    expected = run(model, VAT(), rows).loss.item()
+    found = run(model.half(), VAT(), {"unlabeled": rows["unlabeled"].half()}).loss.item()
+    assert expected > 1e-8
+    assert found == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("detached", [lambda x: x.detach(), lambda x: x.sign().long().double()])
+@pytest.mark.parametrize("term", [VAT(), AT()])
+def test_a_network_that_gives_its_input_no_gradient_is_told(detached, term):
+    class Detached(Wrapped):
+        def forward(self, x):
+            return self.net(detached(x).to(x.dtype))
+
+    with pytest.raises(RuntimeError, match=r"AT and VAT need the gradient.*no_grad.*features"):
+        run(Detached(quiet()), term, only(batch(), "x", "y"))
 
 
 def test_it_works_without_gradients():

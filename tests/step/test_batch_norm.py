@@ -1,8 +1,11 @@
 import copy
+import pickle
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from advdrop.step.batch_norm import PASSES, UPDATING, RunningStatistics, frozen_statistics
 
@@ -86,13 +89,15 @@ def test_the_layers_with_statistics_are_found():
 def test_norms_that_never_tracked_stay_so():
     model = nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.BatchNorm1d(3))
     with frozen_statistics(model):
-        assert [norm.track_running_stats for norm in model] == [False, False]
+        assert [norm.momentum for norm in model] == [0.1, 0.0]
+    assert [norm.momentum for norm in model] == [0.1, 0.1]
     assert [norm.track_running_stats for norm in model] == [False, True]
     assert model[0].running_mean is None
 
 
-def test_blocks_nest_and_modules_may_repeat():
-    norm, x = nn.BatchNorm1d(3), torch.randn(8, 3) + 5
+@pytest.mark.parametrize("build", [nn.BatchNorm1d, partial(nn.InstanceNorm1d, track_running_stats=True)])
+def test_blocks_nest_and_modules_may_repeat(build):
+    norm, x = build(3), torch.randn(8, 3, 4) + 5
     model = nn.Sequential(norm)
     with frozen_statistics(model, norm):
         with frozen_statistics(model):
@@ -109,6 +114,53 @@ def test_only_the_modules_named_are_frozen():
         free(frozen(torch.randn(8, 3) + 5) + 5)
     assert frozen.num_batches_tracked == 0
     assert free.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@every_norm
+def test_a_copy_that_is_made_within_a_block_is_not_frozen(copied, build, shape):
+    model, x = used(build, shape)
+    with frozen_statistics(model):
+        twin = copied(model)
+        state = copy.deepcopy(model.state_dict())
+    assert equal(buffers(twin), buffers(model))
+    assert equal(state, buffers(model) | dict(model.named_parameters()))
+    model(x)
+    twin(x)
+    assert equal(buffers(twin), buffers(model))
+    assert [type(value) for value in twin.buffers()] == [torch.Tensor] * 3
+
+
+class OwnNorm(nn.BatchNorm1d):
+    """Has a rule of its own, which does not use the momentum."""
+
+    def forward(self, x):
+        if self.training and self.track_running_stats:
+            self.running_mean = 0.5 * self.running_mean + 0.5 * x.detach().mean(0)
+        return x - x.mean(0)
+
+
+def test_a_norm_with_an_own_forward_is_told_not_to_track():
+    norm = OwnNorm(3)
+    with frozen_statistics(norm):
+        norm(torch.ones(4, 3))
+    assert (norm.running_mean == 0).all()
+    norm(torch.ones(4, 3))
+    assert (norm.running_mean == 0.5).all()
+    assert norm.track_running_stats
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_frozen_norms_in_an_activation_checkpoint_can_run_again_behind_the_block(reentrant):
+    gradients = []
+    for frozen in (False, True):
+        model, x = used(lambda: nn.BatchNorm1d(3), (8, 3))
+        x = torch.linspace(0, 1, 24).view(8, 3).requires_grad_()
+        with frozen_statistics(*[model] * frozen):
+            y = checkpoint(model, x, use_reentrant=reentrant)
+        y.pow(3).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
 
 
 def test_gradients_are_those_of_an_ordinary_pass():

@@ -1,13 +1,18 @@
 """What a step takes, what it gives back, and what it refuses."""
 
 import copy
+import gc
 import pickle
+import re
 import threading
 import time
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,11 +30,17 @@ from advdrop import (
     TemporalEnsembling,
     Term,
     VAdD,
+    explain,
+    mse,
 )
 from advdrop.insertion import insert
+from advdrop.randomness import borrowed_noise
 from advdrop.step.batch import Batch
 from small import CLASSES, FEATURES, HIDDEN, Wrapped, batch, close, gradients, noisy, only, quiet, run, seeded
+from table import TABLE, every
 
+CPU = torch.device("cpu")
+every_name = pytest.mark.parametrize("name", TABLE)
 Named = namedtuple("Named", ["features", "logits"])
 
 
@@ -53,6 +64,9 @@ OUTPUTS = {
     "tensor": (lambda z: z, None),
     "named tuple": (lambda z: Named(z.exp(), z), None),
     "named tuple, by position": (lambda z: Named(z.exp(), z), 1),
+    "named tuple, by name": (lambda z: Named(z, z.exp()), "features"),
+    "object, by name": (lambda z: Named(z.exp(), Plain(z)), lambda output: output.logits.logits),
+    "dataclass, by name": (Plain, "logits"),
     "dict": (lambda z: {"logits": z, "features": z.exp()}, None),
     "dict, by key": (lambda z: {"scores": z}, "scores"),
     "model output": (lambda z: SequenceClassifierOutput(logits=z), None),
@@ -77,6 +91,9 @@ BAD_OUTPUTS = {
     "dict": (lambda z: {"scores": z}, None, r"got dict; say where"),
     "no tensor": (lambda z: {"logits": "none"}, None, r"got dict; say where"),
     "sequence": (lambda z: z[:, None], None, r"logits \(B, C\), got \(8, 1, 3\)$"),
+    "no such name": (lambda z: Named(z, z), "scores", r"got Named without 'scores'$"),
+    "no such key": (lambda z: {"logits": z}, "scores", r"got dict without 'scores'$"),
+    "no such position": (lambda z: (z, z), 2, r"got tuple without 2$"),
     "wrong part": (lambda z: (z, z[0]), 1, r"logits \(B, C\), got \(3,\)$"),
 }
 
@@ -197,11 +214,88 @@ def test_a_schedule_must_give_a_weight(weight):
         run(quiet(), CrossEntropy() + (lambda progress: weight) * VAT(), progress=0.5)
 
 
-def test_the_loss_in_inference_mode_is_refused_in_words():
+@pytest.mark.parametrize("factors", [(-3.0, -3.0), (0.0, -3.0), (0.0, float("inf")), (1e200, 1e200)])
+def test_each_factor_of_a_weight_is_checked(factors):
+    one, other = (lambda progress, value=value: value for value in factors)
+    for objective in (one * (other * VAT()), other * (one * VAT())):
+        with pytest.raises(ValueError, match=r"weight of vat must be finite and not negative, got .* at progress=0.5"):
+            run(quiet(), CrossEntropy() + objective, progress=0.5)
+
+
+@pytest.mark.parametrize("value", [None, "1.0", 1j, (1.0,)])
+def test_a_schedule_that_gives_no_number_is_told(value):
+    with pytest.raises(TypeError, match=r"a schedule of vat must return a number, got .* at progress=0.5"):
+        run(quiet(), CrossEntropy() + (lambda progress: value) * VAT(), progress=0.5)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(2.0), np.float32(2.0), 2, Fraction(2)])
+def test_a_schedule_may_give_any_kind_of_number(value):
+    assert run(quiet(0.5), CrossEntropy() + (lambda progress: value) * VAT(), progress=0.5).weights["vat"] == 2.0
+
+
+@every
+def test_inference_mode_is_refused_in_words(make):
     rows = batch()
-    for objective in (CrossEntropy(), VAdD(), VAT()):
-        with torch.inference_mode(), pytest.raises(RuntimeError, match=r"inference_mode.*use torch.no_grad\(\)"):
-            run(quiet(0.5), objective, rows)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"inference_mode.*use torch.no_grad\(\)"):
+        run(quiet(0.5), make(), rows)
+
+
+@every
+def test_transforms_of_torch_are_refused_in_words(make):
+    step, rows = Step(quiet(0.5), make()), batch()
+
+    def loss(parameters):
+        return torch.func.functional_call(step, parameters, kwargs=dict(rows, progress=1.0)).loss
+
+    for transform in (torch.func.grad, torch.func.jacrev, torch.func.vmap):
+        with pytest.raises(RuntimeError, match=r"inside torch.func.*loss.backward\(\)"):
+            transform(loss)({name: value.detach()[None] for name, value in step.named_parameters()})
+
+
+def test_a_functional_call_is_a_step_of_other_parameters():
+    step, rows = Step(quiet(0.5), CrossEntropy() + VAdD()), dict(batch(), generator=seeded())
+    other = {name: torch.randn_like(value).requires_grad_() for name, value in step.named_parameters()}
+    loss = torch.func.functional_call(step, other, kwargs=rows).loss
+    found = torch.autograd.grad(loss, list(other.values()))
+    step.load_state_dict(other)
+    expected = step(**dict(rows, generator=seeded())).loss
+    assert loss.item() == expected.item()
+    close(list(found), gradients(step, expected), 1e-6)
+
+
+@pytest.mark.parametrize("name", ["x", "unlabeled", "second_view"])
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"input": x}])
+def test_inputs_from_inference_mode_are_refused_in_words(name, wrap):
+    rows = {key: wrap(value) if key in ("x", "unlabeled", "second_view") else value for key, value in batch().items()}
+    with torch.inference_mode():
+        rows[name] = wrap(batch()[name].clone())
+    with pytest.raises(RuntimeError, match=rf"{name} was made under torch.inference_mode\(\).*clone\(\)"):
+        run(quiet(0.5), CrossEntropy() + VAdD(), rows)
+
+
+ONE_OUTPUT = r"one output, and the softmax of one output is always 1.*one output per class.*advdrop.mse"
+
+
+@every_name
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped])
+def test_one_output_is_told_once(name, wrap):
+    """Every value is constant, so it would be 0 (or -1) forever."""
+    objective = TemporalEnsembling(16, 1) if name == "temporal" else TABLE[name]()
+    net = nn.Sequential(*quiet(0.5)[:-1], nn.Linear(8, 1))
+    step, rows = Step(wrap(net), objective), dict(batch(), y=torch.zeros(8).long())
+    for seed in range(3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loss = step(**rows, progress=1.0, generator=seeded(seed)).loss
+        told = [warning for warning in caught if re.search(ONE_OUTPUT, str(warning.message))]
+        assert len(told) == (seed == 0)
+        assert all(gradient.abs().max() == 0 for gradient in gradients(net, loss))
+
+
+def test_one_output_that_is_a_value_is_not_told():
+    net = nn.Sequential(*quiet(0.5)[:-1], nn.Linear(8, 1))
+    loss = run(net, VAdD(divergence=mse) + PiModel(divergence=mse) + VAT(divergence=mse)).loss
+    assert all(gradient.abs().max() > 0 for gradient in gradients(net, loss))
 
 
 def test_evaluation_mode():
@@ -332,6 +426,36 @@ def test_threads_wait_for_each_other():
     assert Alone.overlaps == 0
 
 
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped])
+def test_threads_do_not_disturb_the_noise_of_each_other(wrap):
+    """With the noise of the clean pass and no flips, the adversarial pass is the clean pass, so VAdD is exactly 0.
+
+    Other threads may draw as well, from generators of their own, and look into networks.
+    """
+    steps = [Step(wrap(noisy(norm=False)), VAdD(noise="shared", delta=0.0)) for _ in range(2)]
+    audited, rows, found, done = noisy(norm=False), only(batch(), "unlabeled"), {}, threading.Event()
+
+    def train(number):
+        found[number] = [steps[number](**rows).loss.item() for _ in range(600)]
+
+    def others():
+        own = torch.Generator().manual_seed(0)
+        while not done.is_set():
+            torch.rand(100, generator=own)
+            with borrowed_noise(CPU):
+                torch.rand(100)
+            explain(audited, rows["unlabeled"][0])
+
+    threads = [threading.Thread(target=train, args=(number,)) for number in range(2)]
+    for thread in (*threads, drawing := threading.Thread(target=others)):
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    done.set()
+    drawing.join(60)
+    assert found == {0: [0.0] * 600, 1: [0.0] * 600}
+
+
 def test_the_state_has_the_model_and_what_the_terms_remember():
     def step():
         return Step(quiet(), CrossEntropy() + TemporalEnsembling(16, CLASSES) + TemporalEnsembling(16, CLASSES))
@@ -427,3 +551,20 @@ REFUSED = {
 def test_what_makes_no_sense_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped, lambda net: insert(Wrapped(net), after="net.1")])
+def test_many_steps_keep_nothing(wrap):
+    """What the first steps cache is not counted."""
+    step, rows = Step(wrap(noisy()), CrossEntropy() + VAdD() + TemporalEnsembling(16, CLASSES)), batch()
+
+    def objects(steps):
+        for _ in range(steps):
+            step.zero_grad()
+            step(**rows, measure=True).loss.backward()
+        gc.collect()
+        return len(gc.get_objects())
+
+    objects(5)
+    before = objects(1)
+    assert objects(50) - before < 25

@@ -52,7 +52,7 @@ class Kind:
 
     Args:
         build: makes the network.
-        replayed: ``"whole"``, ``"half"`` or ``"little"``.
+        replayed: ``"whole"``, ``"half"``, ``"little"``, or ``"any"`` share if it depends on the objective.
         inputs: from a seed to the inputs of a step.
         logits: for the step.
         around: a context for the whole step.

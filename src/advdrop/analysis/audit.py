@@ -20,6 +20,7 @@ from advdrop.eval_mode import eval_mode
 from advdrop.insertion import InsertedLayer, adversarial_layers
 from advdrop.masks import AdversarialDropout, mask_jacobian, mask_shape
 from advdrop.objectives import CrossEntropy
+from advdrop.randomness import ONE_THREAD
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import RunningStatistics
 from advdrop.step.network import Inputs, contains_layer, network_of, plain_children
@@ -158,12 +159,13 @@ def audit(
     found, units, random = Found(), 0, [0.0] * len(allowed)
     with eval_mode(model), _frozen(model), torch.enable_grad():
         for x, y in data:
-            upper = Upper(model, x, y)
-            units = upper.units
-            most = min(allowed[-1], units)
-            found += worst_by_rank(upper, most) if exact else worst_by_search(upper, most, singles)
-            for place, budget in enumerate(allowed):
-                random[place] += _random_hits(upper, min(budget, units), draws, generator)
+            with ONE_THREAD:
+                upper = Upper(model, x, y)
+                units = upper.units
+                most = min(allowed[-1], units)
+                found += worst_by_rank(upper, most) if exact else worst_by_search(upper, most, singles)
+                for place, budget in enumerate(allowed):
+                    random[place] += _random_hits(upper, min(budget, units), draws, generator)
             progress(len(found.fewest))
     if not found.fewest:
         raise ValueError("there are no examples to audit the network with")
@@ -229,7 +231,10 @@ class Upper:
                 f"the first dimension of the units must be the {len(y)} examples, got units of shape {tuple(h.shape)}"
             )
         self._dtype = torch.promote_types(h.dtype, torch.float32)
-        self.y = y.to(self._logits(output).device)
+        logits = self._logits(output)
+        checks.finite("the output of the network", logits)  # NaN would count as class 0
+        checks.labels(y, logits.shape[1])
+        self.y = y.to(logits.device)
 
     @property
     def units(self) -> int:

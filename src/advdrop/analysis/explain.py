@@ -17,7 +17,7 @@ from advdrop.masks import AdversarialDropout, Masks
 from advdrop.objectives import AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_dropout import Searched
 from advdrop.objectives.targets import labels
-from advdrop.randomness import derived_generator
+from advdrop.randomness import ONE_THREAD, derived_generator
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
 
@@ -125,7 +125,7 @@ def explain(
     chosen = term or (VAdD(delta=delta, noise="shared") if target == "output" else SAdD(delta=delta))
     chosen = replace(chosen, rows="labeled")
     batch = Batch(x[None], torch.tensor([label or 0], device=x.device))
-    with eval_mode(model), _training(layers[0]), torch.enable_grad():
+    with ONE_THREAD, eval_mode(model), _training(layers[0]), torch.enable_grad():
         generator = derived_generator(seed, "explain", device=x.device)
         passes = Step(model, chosen, updating=()).passes(batch, (chosen,), generator, measure=True)
         found = chosen.searched(passes)

@@ -3,7 +3,7 @@
 from advdrop.masks.budget import flip_budget
 from advdrop.masks.distance import euclidean, graph_edit, hamming, jaccard
 from advdrop.masks.flip import flip_mask
-from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian, unit_jacobian
+from advdrop.masks.jacobian import MaskDivergence, Masks, gradient, mask_jacobian, unit_jacobian
 from advdrop.masks.layer import AdversarialDropout, use_masks
 from advdrop.masks.measures import search_measures
 from advdrop.masks.sample import mask_shape, sample_mask, scale_mask
@@ -23,6 +23,7 @@ __all__ = [
     "euclidean",
     "flip_budget",
     "flip_mask",
+    "gradient",
     "graph_edit",
     "hamming",
     "jaccard",

@@ -6,10 +6,13 @@ gradients that are being accumulated stay as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from advdrop import checks
 
 Masks = tuple[Tensor, ...]
 """One mask ``(B, *H)`` per AdversarialDropout layer, in the order in which the layers run."""
@@ -31,8 +34,43 @@ def mask_jacobian(divergence: MaskDivergence, masks: Masks) -> Masks:
     """
     with _differentiable():
         points = tuple(mask.detach().requires_grad_() for mask in masks)
-        # A layer whose output is not used has a Jacobian of zero.
-        return torch.autograd.grad(divergence(points).sum(), points, allow_unused=True, materialize_grads=True)
+        return gradient(divergence(points).sum(), points, unused_is_zero=True)  # a layer may have no effect
+
+
+def gradient(
+    total: Tensor, points: tuple[Tensor, ...], *, retain_graph: bool = False, unused_is_zero: bool = False
+) -> tuple[Tensor, ...]:
+    """Return ∂total/∂point for each point, as ``torch.autograd.grad`` does.
+
+    If the network computes in float16, the gradient is float32, and computed times a power of 2. Below 2⁻¹⁴ float16
+    loses digits and below 2⁻²⁵ it is 0, and most gradients of a mask are that small. The power is found by trial, so
+    this waits for the device, as torch's gradient scaler does.
+    """
+    exponent, found = 0, None
+    if any(point.dtype == torch.float16 for point in points) or _autocast_to_float16(total.device):
+        exponent = 12
+    while True:
+        slopes = torch.autograd.grad(
+            total,
+            points,
+            torch.full_like(total, 2.0**exponent),
+            retain_graph=retain_graph or exponent > 0,
+            allow_unused=unused_is_zero,
+            materialize_grads=unused_is_zero,
+        )
+        if exponent == 0:
+            return slopes
+        peak = max(float(slope.abs().amax()) for slope in slopes)
+        if math.isfinite(peak):
+            found = tuple(slope.to(torch.promote_types(slope.dtype, torch.float32)) / 2.0**exponent for slope in slopes)
+        if found is not None and (not peak < 1.0 or exponent > 36):
+            return found
+        exponent += 12 if found is not None else -6
+
+
+def _autocast_to_float16(device: torch.device) -> bool:
+    kind = "cpu" if device.type == "meta" else device.type
+    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
 
 
 def unit_jacobian(divergence: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
@@ -49,14 +87,10 @@ def unit_jacobian(divergence: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
     """
     with _differentiable():
         point = h.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(divergence(point).sum(), point)
+        (slope,) = gradient(divergence(point).sum(), (point,))
     return h.detach() * slope
 
 
 def _differentiable() -> torch.enable_grad:
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "the mask search needs gradients, and torch.inference_mode() forbids them; use torch.no_grad() instead "
-            "(with Lightning: Trainer(inference_mode=False))"
-        )
+    checks.differentiable("the mask search")
     return torch.enable_grad()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import mul
 from typing import TYPE_CHECKING, final
 
+import torch
 from torch import Tensor
 
 from advdrop import checks
@@ -16,7 +17,7 @@ from advdrop.choices import BudgetOf, Noise
 from advdrop.divergences import Divergence, Given, cross_entropy, kl
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.budget import shared_budget, warn_no_flip
-from advdrop.masks.search import SearchBudget
+from advdrop.masks.search import SearchBudget, rounding
 from advdrop.objectives.base import Term
 from advdrop.objectives.targets import Target, clean_output, confidence, labels
 
@@ -88,8 +89,7 @@ class AdD(Term):
     def __post_init__(self) -> None:
         if self.delta is not None:
             checks.fraction("delta", self.delta)
-        if not callable(self.divergence):
-            raise TypeError(f"divergence must be a function such as advdrop.kl, got {self.divergence!r}")
+        checks.function("divergence", self.divergence)
         if not isinstance(self.search, Search):
             raise TypeError(f"search must be a search such as FirstOrder(), got {self.search!r}")
         checks.choice("noise", self.noise, ("independent", "shared"))
@@ -137,22 +137,43 @@ class AdD(Term):
                 f"{type(passes.network.model).__name__}; call advdrop.insert(model, after=...), or put "
                 "advdrop.AdversarialDropout(p, delta) in place of nn.Dropout"
             )
+        self._check_rows(clean, passes.batch.count(self.rows))
         target = self.target(passes, self.rows)
         target = target.detach() if self.detach else target
         lower = clean.lower if self.noise == "shared" else passes.lower_again(self.rows)
         search_divergence, fixed = self.search_divergence or self.divergence, target.detach()
 
+        last = clean.logits.detach()
+
         def divergence(masks: Masks) -> Tensor:
+            nonlocal last
             logits = passes.masked(lower, clean, masks, "search", repeat=True)
+            last = logits.detach()
             return search_divergence(fixed, logits, given=self.given)
+
+        @torch.enable_grad()
+        def agrees() -> bool:
+            point = last.detach().requires_grad_()
+            return rounding(*torch.autograd.grad(search_divergence(fixed, point, given=self.given).sum(), point))
 
         budget = self._budget(clean)
         jacobians: list[Masks] = []
         observe = jacobians.append if passes.measure else None
         sampled = passes.sample(clean) if self.fresh else clean.masks
-        problem = MaskProblem(divergence, sampled, budget, clean.scale, passes.generator, observe)
+        problem = MaskProblem(divergence, sampled, budget, clean.scale, passes.generator, observe, agrees)
         masks = self.search(problem) if self._may_flip(clean, budget) else sampled
         return Searched(clean, target, lower, problem, masks, jacobians)
+
+    def _check_rows(self, clean: Pass, rows: int | None) -> None:
+        """Warn once if the first dimension of the units is not the examples, as in (T, B, F)."""
+        for mask in clean.masks:
+            time_first = mask.dim() > 2 and mask.shape[1] == rows != mask.shape[0]
+            if rows is not None and (time_first or mask.shape[0] % rows):
+                checks.warn_once(
+                    f"the first dimension of the units must be the {rows} examples, got a mask of shape "
+                    f"{tuple(mask.shape)}: each of its {mask.shape[0]} rows may have its own int(δ·H) flips, H = "
+                    f"{mask[0].numel()}. Put the layer where the units are (B, ...), such as nn.LSTM(batch_first=True)"
+                )
 
     def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:
         """Return True if the budget allows a flip; warn once if δ is too small for the layers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from advdrop import checks
 from advdrop.choices import Ball, Noise
 from advdrop.divergences import cross_entropy
+from advdrop.masks import gradient
 from advdrop.objectives.base import Term
 
 if TYPE_CHECKING:
@@ -56,10 +58,24 @@ class AT(Term):
             raise RuntimeError("AT needs the gradient of the loss; do not call it under torch.no_grad()")
         x, y = passes.perturbable(self.rows), passes.batch.labels()
         loss = cross_entropy(y, passes.clean(self.rows).logits)
-        (slope,) = torch.autograd.grad(loss.sum(), x, retain_graph=True)
+        slope = input_gradient(loss.sum(), x, retain_graph=True)
         original = passes.batch.inputs(self.rows)
-        direction = slope.sign() if self.norm == "linf" else unit(slope)
+        direction = (slope.sign() if self.norm == "linf" else unit(slope)).to(x.dtype)
         return cross_entropy(y, passes.perturbed(original + self.epsilon * direction, self.rows, self.noise))
+
+
+def input_gradient(total: Tensor, x: Tensor, retain_graph: bool = False) -> Tensor:
+    """Return ∂total/∂x, or raise an error if the network does not pass a gradient to its input."""
+    try:
+        return gradient(total, (x,), retain_graph=retain_graph)[0]
+    except RuntimeError as error:
+        if not re.search("not have been used in the graph|does not require grad", str(error)):
+            raise
+        raise RuntimeError(
+            "AT and VAT need the gradient of the output with respect to the input, and this network has none: a "
+            "part of it detaches its input or runs under torch.no_grad(); give the step the features of that part "
+            "as its input"
+        ) from error
 
 
 def unit(direction: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from torch import Tensor
 
+from advdrop import checks
 from advdrop.divergences import Divergence, qe
 from advdrop.objectives.base import Term
 
@@ -30,6 +31,9 @@ class PiModel(Term):
 
     divergence: Divergence = qe
     rows: Rows = "unlabeled"
+
+    def __post_init__(self) -> None:
+        checks.function("divergence", self.divergence)
 
     @property
     def views(self) -> tuple[View, ...]:

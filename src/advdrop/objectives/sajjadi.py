@@ -49,6 +49,7 @@ class TransformationStability(Term):
     def per_example(self, passes: Passes) -> Tensor:
         """Return the value for each row, ``(B,)``."""
         logits = [passes.clean(self.rows).logits, *(passes.again(self.rows).logits for _ in range(self.passes - 1))]
+        checks.several_outputs(logits[0])
         outputs = [output.float().softmax(1) if output.dtype.itemsize < 4 else output.softmax(1) for output in logits]
         return torch.stack([(one - other).square().sum(1) for one, other in combinations(outputs, 2)]).sum(0)
 
@@ -78,6 +79,7 @@ def mutual_exclusivity(logits: Tensor) -> Tensor:
     >>> mutual_exclusivity(torch.tensor([[0.0, 0.0], [90.0, 0.0]]))
     tensor([-0.5000, -1.0000])
     """
+    checks.several_outputs(logits)
     f = (logits.float() if logits.dtype.itemsize < 4 else logits).softmax(1)
     rest = torch.log1p(-f.clamp_max(1.0 - torch.finfo(f.dtype).eps))
     return -(f * (rest.sum(1, keepdim=True) - rest).exp()).sum(1)

@@ -49,6 +49,7 @@ class TemporalEnsembling(Term):
     def __post_init__(self) -> None:
         if checks.fraction("momentum", self.momentum) == 1.0:
             raise ValueError("momentum must be below 1: with 1.0 the ensemble never changes")
+        checks.function("divergence", self.divergence)
         self.ensemble = torch.zeros(checks.count("examples", self.examples), checks.count("classes", self.classes))
         self.seen = torch.zeros(self.examples)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from advdrop import checks
 from advdrop.choices import Noise
 from advdrop.divergences import Divergence, kl
-from advdrop.objectives.adversarial_training import unit
+from advdrop.objectives.adversarial_training import input_gradient, unit
 from advdrop.objectives.base import Term
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class VAT(Term):
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
+        checks.function("divergence", self.divergence)
         checks.positive("xi", self.xi)
         checks.count("iterations", self.iterations)
         checks.choice("noise", self.noise, ("independent", "shared"))
@@ -66,7 +67,8 @@ class VAT(Term):
         direction = torch.empty_like(x).normal_(generator=passes.generator)
         for _ in range(self.iterations):
             with passes.unnoticed(), torch.enable_grad():
-                step = (self.xi * unit(direction)).requires_grad_()
+                step = (self.xi * unit(direction)).to(x.dtype).requires_grad_()
                 reached = self.divergence(target, passes.perturbed(x.detach() + step, self.rows, self.noise))
-                (direction,) = torch.autograd.grad(reached.sum(), step)
-        return self.divergence(target, passes.perturbed(x + self.epsilon * unit(direction), self.rows, self.noise))
+                direction = input_gradient(reached.sum(), step)
+        step = (self.epsilon * unit(direction)).to(x.dtype)
+        return self.divergence(target, passes.perturbed(x + step, self.rows, self.noise))

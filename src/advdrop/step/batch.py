@@ -44,6 +44,8 @@ class Batch:
             raise ValueError("a step needs labeled inputs x, unlabeled inputs, or both")
         for name in ("x", "unlabeled", "second_view"):
             inputs = getattr(self, name)
+            for tensor in tensors(inputs):
+                checks.ordinary(name, tensor)
             if isinstance(inputs, Tensor):
                 checks.examples(name, inputs)
             elif row_count(inputs) == 0:
@@ -80,6 +82,10 @@ class Batch:
         if inputs is None:
             raise ValueError("this objective needs labeled rows: call the step with x and y")
         return inputs
+
+    def count(self, rows: Rows) -> int | None:
+        """Return the number of these rows, or None if no tensor is found among the inputs."""
+        return row_count(self.inputs(rows))
 
     def second(self, rows: Rows) -> Inputs:
         """Return the second view of these rows, or the first if there is no second."""

@@ -7,11 +7,14 @@ are updated three times per step.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, get_args
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from advdrop.choices import PassName
@@ -53,8 +56,8 @@ class Switch:
     """
 
     def __init__(self, layers: list[Any], allowed: bool) -> None:
-        self._updating = [layer for layer in layers if layer.training and layer.track_running_stats]
-        self._momentum: dict[Any, float | None] = {}
+        self._updating = [layer for layer in dict.fromkeys(layers) if layer.training and layer.track_running_stats]
+        self._before: dict[Any, tuple[float | None, Tensor | None]] = {}
         self._allowed, self._at_start = True, allowed
 
     def __enter__(self) -> Self:
@@ -69,14 +72,67 @@ class Switch:
         if allowed == self._allowed or not self._updating:
             return
         for layer in self._updating:
-            if not isinstance(layer, _InstanceNorm):
+            if type(layer).forward not in _FORWARD:
                 layer.track_running_stats = allowed
-            elif allowed:
-                layer.momentum = self._momentum.pop(layer)
-            else:  # without tracking, an instance norm still updates its buffers, so its momentum is set to 0
-                self._momentum[layer], layer.momentum = layer.momentum, 0.0
+                continue
+            # With a momentum of 0, torch's norms make the same calls as ever. Without tracking they would not: an
+            # activation checkpoint that runs them again in the backward pass would find other tensors.
+            if allowed:
+                layer.momentum, layer._buffers["num_batches_tracked"] = self._before.pop(layer)
+            else:
+                count = layer.num_batches_tracked
+                self._before[layer] = layer.momentum, count
+                layer.momentum = _NoMomentum.instead_of(layer.momentum)
+                layer._buffers["num_batches_tracked"] = None if count is None else _NoCount.instead_of(count)
         self._allowed = allowed
 
+
+# A network that is copied or pickled within the block gets the momentum and the counter that it had before.
+
+
+class _NoMomentum(float):
+    """A momentum of 0 in the place of another one."""
+
+    before: float | None
+
+    @classmethod
+    def instead_of(cls, momentum: float | None) -> _NoMomentum:
+        zero = cls(0.0)
+        zero.before = momentum
+        return zero
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _same, (self.before,)
+
+
+class _NoCount(Tensor):
+    """A counter of batches that does not count; otherwise an ordinary tensor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    before: Tensor
+
+    @classmethod
+    def instead_of(cls, count: Tensor) -> _NoCount:
+        with torch._C.DisableTorchFunction():
+            still = count.as_subclass(cls)
+        still.before = count
+        return still
+
+    def add_(self, *_: Any) -> Tensor:  # type: ignore[override]
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return copy.deepcopy(self.before, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _same, (self.before,)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_FORWARD = {norm.forward for norm in (_BatchNorm, _InstanceNorm, nn.SyncBatchNorm)}
 
 _NO_LAYERS = Switch([], allowed=True)
 

@@ -8,10 +8,12 @@ part, and later passes get the recorded results (:class:`AnyNetwork`).
 
 from __future__ import annotations
 
+import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -231,7 +233,7 @@ class AnyNetwork(Network):
     ) -> None:
         super().__init__(model, device, statistics)
         self.modules = all_modules(model)
-        self.taped = taped and not any(map(_compiled, self.modules))
+        self.taped = taped and not any(_compiled(module) or _has_fast_path(module) for module in self.modules)
         self.restarts = 0
         self.why_slow = ""
 
@@ -395,7 +397,7 @@ class _Attributes:
     """A copy of the attributes of modules, to undo the changes of a pass that has to start again.
 
     Args:
-        modules: the modules; attributes that are lists, dicts or sets are copied, too.
+        modules: the modules; attributes that are lists, dicts or sets are copied, too, and the states of generators.
     """
 
     def __init__(self, modules: list[nn.Module]) -> None:
@@ -406,17 +408,41 @@ class _Attributes:
             for value in saved.values()
             if isinstance(value, _CONTAINERS)
         ]
+        self._generators = [
+            restore for _, saved in self._attributes for value in saved.values() if (restore := _restoring(value))
+        ]
 
     def restore(self) -> None:
         """Set the attributes to what they were."""
         for now, saved in (*self._attributes, *self._containers):
             now.clear()
             now.extend(saved) if isinstance(now, list) else now.update(saved)
+        for restore in self._generators:
+            restore()
+
+
+def _restoring(value: Any) -> Callable[[], object] | None:
+    """Return a function that sets a generator of torch, Python or numpy to its present state; None for other values."""
+    if isinstance(value, torch.Generator) or type(value).__name__ == "RandomState":
+        return partial(value.set_state, value.get_state())
+    if isinstance(value, random.Random):
+        return partial(value.setstate, value.getstate())
+    if hasattr(value, "bit_generator"):
+        return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    return None
 
 
 def _compiled(module: nn.Module) -> bool:
     compiled = getattr(module, "_compiled_call_impl", None) is not None
     return compiled or type(module).__name__ in ("OptimizedModule", "RecursiveScriptModule")
+
+
+def _has_fast_path(module: nn.Module) -> bool:
+    """Return True if a module computes something else while torch calls are recorded, as torch's fast paths do."""
+    return not module.training and isinstance(module, _FAST)
+
+
+_FAST = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 def network_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
+import numbers
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,6 +15,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from advdrop import checks
 from advdrop.choices import PassName
 from advdrop.objectives.base import Objective, Term, Weight
+from advdrop.outputs import part_of
+from advdrop.randomness import ONE_THREAD
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import PASSES, UPDATING, RunningStatistics
 from advdrop.step.network import Inputs, Network, network_of
@@ -24,9 +26,6 @@ from advdrop.step.together import all_modules
 Logits = Callable[[Any], Tensor] | int | str | None
 """How to get the logits from what a network returns: a function, a position in a tuple, or a key. None: the output is a
 tensor, or has an attribute or a key ``logits``."""
-
-# Passes save and restore the global generators, so steps in different threads must not run at the same time.
-_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,7 @@ class Step(nn.Module):
         self.updating = frozenset(updating)
         self.reuse = reuse
         self._known: tuple[object, Network] | None = None
+        self._told: set[str] = set()
 
     def forward(
         self,
@@ -125,18 +125,14 @@ class Step(nn.Module):
         """
         if not isinstance(generator, torch.Generator | None):
             raise TypeError(f"generator must be a torch.Generator, got {generator!r}; torch.Generator().manual_seed(0)")
-        if torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "a step needs gradients, and torch.inference_mode() forbids them; use torch.no_grad() instead (with "
-                "Lightning: Trainer(inference_mode=False))"
-            )
+        checks.differentiable("a step")
         batch = Batch(x, y, unlabeled, second_view, index)
         parts = self.objective.named_parts()
         weights = {name: weight_at(name, factors, progress) for name, (factors, _) in parts.items()}
         active = {name: term for name, (_, term) in parts.items() if weights[name] != 0.0}
         if not active:
             raise ValueError(f"every term of the objective has weight 0: {', '.join(weights)}")
-        with _one_at_a_time:
+        with ONE_THREAD, checks.told_once(self._told):
             return self._loss(batch, active, weights, generator, measure)
 
     def _loss(
@@ -184,13 +180,12 @@ class Step(nn.Module):
         found = output
         if callable(self.logits):
             found = self.logits(output)
-        elif self.logits is not None:
-            found = output[self.logits]
-        elif not isinstance(output, Tensor):
-            found = output.get("logits") if hasattr(output, "get") else getattr(output, "logits", None)
+        elif self.logits is not None or not isinstance(output, Tensor):
+            found = part_of(output, "logits" if self.logits is None else self.logits)
         if not isinstance(found, Tensor) or found.dim() != 2:
             shown = tuple(found.shape) if isinstance(found, Tensor) else type(output).__name__
-            way = "" if isinstance(found, Tensor) else "; say where they are with Step(..., logits=...)"
+            way = "; say where they are with Step(..., logits=...), a position, a name or a function"
+            way = "" if isinstance(found, Tensor) else way if self.logits is None else f" without {self.logits!r}"
             raise ValueError(f"the network must return logits (B, C), got {shown}{way}")
         return found
 
@@ -262,7 +257,15 @@ def weight_at(name: str, factors: tuple[Weight, ...], progress: float | None) ->
             "progress=update / updates, a number from 0 to 1"
         )
     at = 0.0 if progress is None else progress
-    weight = math.prod([float(factor(at) if callable(factor) else factor) for factor in factors], start=1.0)
-    if not 0.0 <= weight < math.inf:
-        raise ValueError(f"the weight of {name} must be finite and not negative, got {weight!r} at progress={progress}")
+    weight = 1.0
+    for factor in factors:
+        value = factor(at) if callable(factor) else factor
+        if not isinstance(value, numbers.Real | Tensor):
+            raise TypeError(f"a schedule of {name} must return a number, got {value!r} at progress={progress}")
+        weight *= float(value)
+        # Each factor is checked: -3 times -3 is positive, and 0 times -3 is 0.
+        if not 0.0 <= float(value) < math.inf or weight == math.inf:
+            raise ValueError(
+                f"the weight of {name} must be finite and not negative, got {value!r} at progress={progress}"
+            )
     return weight

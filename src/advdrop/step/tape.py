@@ -89,6 +89,10 @@ _IN_PLACE = frozenset(
 """Functions that change their first argument in place, besides those with a name like ``add_``."""
 
 
+_PROFILING = frozenset({"_record_function_enter", "_record_function_enter_new", "_record_function_exit"})
+"""Functions that ``torch.profiler.record_function`` calls. They compute nothing, so they run in every pass."""
+
+
 _HIDDEN_NOISE = "random numbers were drawn in a way that torch does not report"
 
 
@@ -288,9 +292,9 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Compute the call and record it."""
         kwargs = kwargs or {}
-        if args and id(args[0]) in self._counters:
-            return func(*args, **kwargs)
         traits = _traits(func)
+        if traits.name in _PROFILING or (args and id(args[0]) in self._counters):
+            return func(*args, **kwargs)
         if traits.unseen:
             self._spoil(_unseen(func, args, kwargs), f"{traits.name} is used on a tensor")
             if traits.name == "backward":
@@ -498,6 +502,9 @@ class Player(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.failed and _any_tensor((args, kwargs)):  # other calls still run: the grad mode must be restored
             raise Restart
+        traits = _traits(func)
+        if traits.name in _PROFILING:
+            return func(*args, **kwargs)
         if self._playing and not (args and id(args[0]) in self._counters):
             if self.position < self._length:
                 call = self._tape.calls[self.position]
@@ -508,11 +515,10 @@ class Player(TorchFunctionMode):
                         noise.restore()
                     return _given_back(output, self.position - 1)
             if func not in self._tape.free or _any_tensor((args, kwargs)):
-                self._stop(f"{_traits(func).name} was called in another way")
+                self._stop(f"{traits.name} was called in another way")
         if self.below and self.stand_ins and any(tensor.is_meta for tensor in _tensors((args, kwargs))):
             self.fail("something was computed from a result that had not been kept")
             raise Restart
-        traits = _traits(func)
         if traits.unseen:
             self._protect(traits.name, _unseen(func, args, kwargs), unseen=True)
         elif traits.in_place or "out" in kwargs or kwargs.get("inplace"):

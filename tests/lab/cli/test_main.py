@@ -259,6 +259,9 @@ def test_help_imports_nothing_heavy_and_takes_little_time():
         ("advdrop train --lab", "--labels"),
         ("advdrop train --preset ro", "robust"),
         ("advdrop data ch", "check"),
+        ("advdrop train --dataset fa", "fashion-mnist"),
+        ("advdrop train --method vadd-kl+vadd-q", "vadd-kl+vadd-qe"),
+        ("advdrop reproduce figure", "figure2"),
     ],
 )
 def test_words_are_completed(words, found, monkeypatch, capsys):

@@ -1,0 +1,40 @@
+"""Parts of what a module returns: a tuple, a named tuple, a dict, a dataclass or another object."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+
+
+def part_of(output: Any, part: int | str) -> Any:
+    """Return the item at a position, under a key or in a field of this name; None if there is none.
+
+    >>> from types import SimpleNamespace
+    >>> part_of((1, 2), 1), part_of({"a": 3}, "a"), part_of(SimpleNamespace(a=4), "a"), part_of((1, 2), "a")
+    (2, 3, 4, None)
+    """
+    try:
+        return output[part]
+    except (IndexError, KeyError, TypeError):
+        return getattr(output, part, None) if isinstance(part, str) else None
+
+
+def replaced(output: Any, part: int | str, value: Tensor) -> Any:
+    """Return a copy of an output, with ``value`` as this part."""
+    if isinstance(part, str) and hasattr(output, "_replace"):
+        return output._replace(**{part: value})
+    if isinstance(output, tuple | list):
+        items = [*output]
+        items[part] = value  # type: ignore[index]
+        return type(output)._make(items) if hasattr(output, "_make") else type(output)(items)
+    if isinstance(part, str) and dataclasses.is_dataclass(output) and not hasattr(output, "__setitem__"):
+        return dataclasses.replace(output, **{part: value})  # type: ignore[type-var]
+    changed = copy.copy(output)
+    if hasattr(output, "__setitem__"):
+        changed[list(output)[part] if isinstance(part, int) else part] = value
+    else:
+        setattr(changed, str(part), value)
+    return changed

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.up-to-date
 
-.PHONY: setup test lint bench demo docs dist clean
+.PHONY: setup test lint bench chaos demo docs dist clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -33,6 +33,10 @@ bench: setup
 	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/search_quality.py
+
+chaos: setup
+	$(BIN)/python benchmarks/chaos.py --json results/chaos.json
+	$(BIN)/python benchmarks/page.py
 
 demo: setup
 	$(BIN)/advdrop compare --methods dropout,pi,no-flips,vadd-qe --labels 100 --seeds 3 --updates 300 --out runs/demo

@@ -1,0 +1,548 @@
+"""Attack the command line: kills, signals, full disks, tampered runs, hostile data files and fuzzed commands.
+
+    python benchmarks/chaos.py [--only kills runs] [--count 100] [--seed 0] [--json results/chaos.json]
+
+Everything is drawn from the seed, in folders that are deleted afterward. A command runs in a process of its own, which
+is forked so that hundreds of them take minutes. Every case ends in one of these ways:
+
+- whole: the command ended as it would have without the attack, to the last bit
+- refused: exit code 2 and one line that names what is wrong
+- lost, wrong, traceback, hang, unnamed, left behind: defects, which are printed and give the exit code 1
+
+A full disk needs a file system of its own, which only root can mount; others skip that class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from advdrop.lab.cli.main import main as advdrop
+from advdrop.lab.report.text_table import table as text_table
+from measure import progress, record, rows_of
+
+COMMAND = "python benchmarks/chaos.py --json results/chaos.json"
+DEFECTS = ("lost", "wrong", "traceback", "hang", "unnamed", "left behind")
+LIMIT = 60.0
+"""Seconds after which a command is taken for hanging."""
+SETTINGS = (
+    "network.name=mlp", "network.hidden=[32,16]", "network.dropout=0.3", "network.delta=0.2", "objective.blend=0.25",
+    "training.epoch_updates=10", "engine.checkpoint_seconds=0", "engine.accelerator=cpu",
+)  # fmt: skip
+TRAIN = (
+    "train", "--quiet", "--dataset", "digits", "--method", "vadd-kl", "--updates", "40",
+    *(word for setting in SETTINGS for word in ("--set", setting)),
+)  # fmt: skip
+"""A small run, with a checkpoint after every update."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended.
+
+    Args:
+        code: its exit code, minus the signal if one ended it; None if it took longer than the limit.
+        text: what it printed.
+    """
+
+    code: int | None
+    text: str
+
+    def verdict(self, whole: Callable[[], bool], *, codes: tuple[int, ...] = (2,)) -> str:
+        """Name the way it ended; ``whole`` says whether a success is that of an undisturbed command."""
+        if self.code is None:
+            return "hang"
+        if "Traceback (most recent call last)" in self.text:
+            return "traceback"
+        if self.code == 0:
+            return "whole" if whole() else "wrong"
+        said = [line for line in self.text.splitlines() if line.startswith("advdrop: ") or "Usage: advdrop" in line]
+        return "refused" if self.code in codes and said and len(said[-1]) > 20 else "unnamed"
+
+
+def run(arguments: list[str], folder: Path, *, after: float | None = None, by: int = signal.SIGKILL) -> Ended:
+    """Run a command in a forked process and wait for it.
+
+    Args:
+        arguments: what is typed after ``advdrop``.
+        folder: the current folder.
+        after: seconds after which a signal is sent, if any.
+        by: the signal.
+    """
+    with TemporaryDirectory() as place:
+        log = Path(place) / "log"
+        child = os.fork()
+        if not child:
+            _become(arguments, folder, log)
+        begin, sent = time.monotonic(), after is None
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return Ended(os.waitstatus_to_exitcode(status), log.read_text(errors="replace"))
+            waited = time.monotonic() - begin
+            if not sent and after is not None and waited > after:
+                os.kill(child, by)
+                sent = True
+            if waited > LIMIT:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return Ended(None, log.read_text(errors="replace"))
+            time.sleep(0.005)
+
+
+def _become(arguments: list[str], folder: Path, log: Path) -> None:
+    """Run the command in this process, which ends with it."""
+    code = 70
+    try:
+        os.chdir(folder)
+        file = os.open(log, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+        code = advdrop(arguments)
+    except BaseException:  # the command line should have caught it
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code & 255)
+
+
+# ---------------------------------------------------------------------------------------------------- kills and disks
+
+
+def weights(path: Path) -> bytes:
+    """The weights of a run."""
+    file = path / "model.safetensors"
+    return file.read_bytes() if file.is_file() else b""
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files that belong to no run and that the command did not find there."""
+    return [str(path.relative_to(folder)) for path in folder.rglob(".*") if path.name != ".lock"]
+
+
+@contextmanager
+def reference() -> Iterator[tuple[Path, float]]:
+    """A folder with a finished run, and the seconds that it took."""
+    with TemporaryDirectory(prefix="chaos-") as place:
+        folder = Path(place)
+        begin = time.monotonic()
+        ended = run([*TRAIN, "--out", "whole"], folder)
+        if ended.code != 0:
+            sys.exit(f"the run without an attack failed: {ended.text}")
+        yield folder, time.monotonic() - begin
+
+
+def resumed(folder: Path, name: str, other: tuple[str, ...] = ()) -> Ended:
+    """Go on with a run, or start it if there is none."""
+    there = (folder / name).exists()
+    return run(["train", "--quiet", "--resume", name] if there else [*TRAIN, *other, "--out", name], folder)
+
+
+def kills(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Kill or signal a run at a random time, resume it, and compare the weights; some of them replace another run."""
+    with reference() as (folder, seconds):
+        expected = weights(folder / "whole")
+        for case in range(count):
+            by = draw.choice([signal.SIGKILL] * 4 + [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+            forced = draw.random() < 0.3
+            name, after = f"run-{case}", draw.uniform(0, 1.1 * seconds)
+            what = f"{by.name} after {after:.2f} s{', --force' if forced else ''}"
+            if forced:
+                shutil.copytree(folder / "whole", folder / name)
+            force = ["--force", "--seed", "1"] if forced else []
+            ended = run([*TRAIN, "--out", name, *force], folder, after=after, by=by)
+            yield what, _after_kill(folder, name, ended, by, expected, forced)
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _after_kill(folder: Path, name: str, ended: Ended, by: int, expected: bytes, forced: bool) -> str:
+    if "Traceback" in ended.text:
+        return "traceback"
+    if by != signal.SIGKILL and ended.code not in (0, 1, 128 + by, -by):
+        return "unnamed"
+    if forced and not (folder / name).exists():
+        return "lost"
+    finished = (folder / name / "result.json").is_file()
+    last = Ended(0, "") if finished else resumed(folder, name)
+    if forced:  # either the old run is whole or the new one can be finished
+        return last.verdict(lambda: not leftovers(folder) and bool(weights(folder / name)))
+    verdict = last.verdict(lambda: weights(folder / name) == expected)
+    return "left behind" if verdict == "whole" and leftovers(folder) else verdict
+
+
+def disks(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Fill the disk, make room, resume, and compare the weights."""
+    if os.geteuid() or shutil.which("mount") is None:
+        return
+    with reference() as (folder, _):
+        expected = weights(folder / "whole")
+        size = sum(file.stat().st_size for file in (folder / "whole").rglob("*"))
+        for case in range(count):
+            disk = folder / f"disk-{case}"
+            disk.mkdir()
+            bytes_ = draw.randrange(4096, 2 * size)
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={bytes_}", "tmpfs", str(disk)]
+            if subprocess.run(mount, capture_output=True).returncode:
+                return
+            try:
+                first = run([*TRAIN, "--out", "run"], disk)
+                verdict = first.verdict(lambda disk=disk: weights(disk / "run") == expected, codes=(1, 2))  # type: ignore[misc]
+                if verdict == "refused":
+                    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+                    last = resumed(disk, "run")
+                    verdict = last.verdict(lambda disk=disk: weights(disk / "run") == expected)  # type: ignore[misc]
+                    verdict = "left behind" if verdict == "whole" and leftovers(disk) else verdict
+            finally:
+                subprocess.run(["umount", str(disk)], check=True)
+            yield f"a disk of {bytes_} bytes", verdict
+
+
+# ------------------------------------------------------------------------------------------------------ tampered runs
+
+
+def mutated(draw: random.Random, content: bytes) -> tuple[str, bytes]:
+    """Damage the content of a file in one of several ways."""
+    place = draw.randrange(max(len(content), 1))
+    noise = draw.randbytes(draw.choice([1, 8, 64]))
+    number = draw.choice([b"-1", b"1e999", b"nan", b"999999999999999999999999999999", b"true", b'"x"', b"[]", b"null"])
+    numbers = list(re.finditer(rb"(?<![\w.])-?\d+(\.\d+)?", content[:100_000]))
+    ways: dict[str, bytes] = {
+        "truncated": content[:place],
+        "empty": b"",
+        "bytes changed": content[:place] + noise + content[place + len(noise) :],
+        "bytes inserted": content[:place] + noise + content[place:],
+        "random bytes": draw.randbytes(200),
+        "twice": content * 2,
+        "deeply nested": draw.choice([b"[", b"{a: "]) * 100_000,
+        "a list": b"[1, 2, 3]\n",
+        "a word": b"hello\n",
+    }
+    if numbers:
+        found = draw.choice(numbers)
+        ways[f"number {number.decode()}"] = content[: found.start()] + number + content[found.end() :]
+    name = draw.choice(list(ways))
+    return name, ways[name]
+
+
+def runs(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Damage, delete or exchange a file of a run, then use the run; a finished result must be the true one."""
+    with reference() as (folder, seconds):
+        expected = weights(folder / "whole")
+        stopped = _stopped(folder, seconds)
+        other = folder / "other"
+        run([*TRAIN, "--seed", "5", "--out", "other"], folder)
+        truth = _printed_error(run(["evaluate", "whole"], folder).text)
+        for case in range(count):
+            path = folder / f"run-{case}"
+            resume = draw.random() < 0.5
+            shutil.copytree(stopped if resume else folder / "whole", path)
+            file = draw.choice(sorted(each for each in path.iterdir() if each.name != ".lock"))
+            way = draw.choice(["deleted", "exchanged", *["mutated"] * 6])
+            if way == "deleted":
+                file.unlink()
+            elif way == "exchanged" and (other / file.name).is_file():
+                shutil.copy(other / file.name, file)
+            else:
+                way, content = mutated(draw, file.read_bytes())
+                file.write_bytes(content)
+            name = path.name
+            uses = [["show", name], ["evaluate", name], ["report", name, "-o", f"{name}.html"], ["audit", name]]
+            command = ["train", "--quiet", "--resume", name] if resume else draw.choice(uses)
+            ended = run(command, folder)
+            if resume:
+                verdict = ended.verdict(lambda path=path: weights(path) == expected)  # type: ignore[misc]
+            elif command[0] == "evaluate":
+                verdict = ended.verdict(lambda ended=ended: _printed_error(ended.text) == truth)  # type: ignore[misc]
+            else:
+                verdict = ended.verdict(lambda: True)
+            yield f"{file.name} {way}, {command[0]}: {ended.text.strip()[-160:]!r}", verdict
+            shutil.rmtree(path)
+
+
+def _stopped(folder: Path, seconds: float) -> Path:
+    """A run that was stopped in the middle."""
+    path = folder / "stopped"
+    while not (path / "last.ckpt").is_file() or (path / "result.json").is_file():
+        shutil.rmtree(path, ignore_errors=True)
+        run([*TRAIN, "--out", "stopped"], folder, after=0.6 * seconds, by=signal.SIGTERM)
+        seconds *= 0.9
+    return path
+
+
+def _printed_error(text: str) -> str:
+    found = re.search(r"\d+\.\d+ ?%", text)
+    return found[0] if found else text
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def _npz(draw: random.Random) -> bytes:
+    rng = np.random.default_rng(draw.randrange(2**32))
+    arrays: dict[str, Any] = {
+        "x_train": rng.integers(0, 255, (40, 8, 8)).astype(draw.choice(["uint8", "float32"])),
+        "y_train": np.arange(40) % 4,
+        "x_test": rng.integers(0, 255, (8, 8, 8)).astype("uint8"),
+        "y_test": np.arange(8) % 4,
+    }
+    odd: dict[str, Any] = {
+        "no labels": {"y_train": None},
+        "labels of text": {"y_train": np.array(["a", "b"] * 20)},
+        "negative labels": {"y_train": -(np.arange(40) % 4) - 2},
+        "labels nan": {"y_train": np.full(40, np.nan)},
+        "too few labels": {"y_train": np.arange(3)},
+        "nan": {"x_train": np.full((40, 8, 8), np.nan, "float32")},
+        "infinite": {"x_train": np.full((40, 8, 8), np.inf, "float32")},
+        "no rows": {"x_train": np.empty((0, 8, 8), "uint8"), "y_train": np.empty(0, int)},
+        "no pixels": {"x_train": np.empty((40, 0, 0), "uint8")},
+        "objects": {"x_train": np.array([{"a": 1}] * 40, dtype=object)},
+        "complex": {"x_train": np.ones((40, 8, 8), complex)},
+        "other sizes": {"x_test": np.zeros((8, 9, 9), "uint8")},
+        "five dimensions": {"x_train": np.zeros((40, 1, 1, 8, 8), "uint8")},
+        "as it should be": {},
+    }
+    arrays |= odd[draw.choice(list(odd))]
+    file = io.BytesIO()
+    np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
+    return file.getvalue()
+
+
+def _picture(draw: random.Random) -> bytes:
+    image = Image.fromarray(np.frombuffer(draw.randbytes(64), "uint8").reshape(8, 8))
+    file = io.BytesIO()
+    image.convert(draw.choice(["L", "RGB", "1", "P", "RGBA"])).save(file, "PNG")
+    return file.getvalue()
+
+
+def _images(draw: random.Random, folder: Path) -> Path:
+    """A folder of images, one of them odd."""
+    for name in ("a", "b"):
+        for number in range(6):
+            path = folder / "train" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_picture(random.Random(number)))
+    shutil.copytree(folder / "train", folder / "test")
+    odd = draw.choice(sorted(folder.rglob("*.png")))
+    ways: list[Callable[[], Any]] = [
+        lambda: odd.write_bytes(mutated(draw, odd.read_bytes())[1]),
+        lambda: odd.write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg'/>"),
+        lambda: odd.write_bytes(_huge_png()),
+        odd.unlink,
+        lambda: (odd.unlink(), odd.mkdir()),
+        lambda: (odd.unlink(), odd.symlink_to(odd)),
+        lambda: (odd.parent / "b\n<script>.png").write_bytes(b"x"),
+        lambda: shutil.rmtree(odd.parent),
+        lambda: (odd.unlink(), os.mkfifo(odd)),
+    ]
+    draw.choice(ways)()
+    return folder
+
+
+def _huge_png() -> bytes:
+    """A file of a few bytes that says that it has 60,000 x 60,000 pixels."""
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 10)) + chunk(b"IEND", b"")
+
+
+def _idx(draw: random.Random, folder: Path) -> tuple[Path, str]:
+    """The four files of MNIST, one of them damaged."""
+    target = folder / "mnist"
+    target.mkdir()
+    for part, rows in (("train", 30), ("t10k", 10)):
+        images = struct.pack(">IIII", 2051, rows, 28, 28) + draw.randbytes(rows * 784)
+        labels = struct.pack(">II", 2049, rows) + bytes(number % 10 for number in range(rows))
+        for name, content in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
+            (target / f"{name}.gz").write_bytes(gzip.compress(content))
+    return _damage(draw, target), "mnist"
+
+
+def _cifar(draw: random.Random, folder: Path) -> tuple[Path, str]:
+    """The binary files of CIFAR-10, one of them damaged."""
+    target = folder / "cifar-10-batches-bin"
+    target.mkdir()
+    for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
+        rows = [bytes([number % 10]) + draw.randbytes(3072) for number in range(20)]
+        (target / name).write_bytes(b"".join(rows))
+    return _damage(draw, target), "cifar10"
+
+
+def _svhn(draw: random.Random, folder: Path) -> tuple[Path, str]:
+    """The two files of SVHN, one of them damaged."""
+    from scipy.io import savemat
+
+    target = folder / "svhn"
+    target.mkdir()
+    for part in ("train", "test"):
+        pixels = np.frombuffer(draw.randbytes(32 * 32 * 3 * 20), "uint8").reshape(32, 32, 3, 20)
+        savemat(target / f"{part}_32x32.mat", {"X": pixels, "y": (np.arange(20) % 10 + 1)[:, None]})
+    return _damage(draw, target), "svhn"
+
+
+def _damage(draw: random.Random, target: Path) -> Path:
+    file = draw.choice(sorted(target.iterdir()))
+    file.write_bytes(mutated(draw, file.read_bytes())[1])
+    return target.parent
+
+
+def files(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Train on a hostile file: arrays, pictures, and the files of MNIST, CIFAR-10 and SVHN."""
+    for _ in range(count):
+        with TemporaryDirectory(prefix="chaos-") as place:
+            folder = Path(place)
+            kind = draw.choice(["npz", "damaged npz", "images", "idx", "cifar", "svhn"])
+            command = ["train", "--quiet", "--updates", "2", "--out", "run", "--labels", "8", "--method", "dropout"]
+            if kind.endswith("npz"):
+                content = _npz(draw)
+                (folder / "own.npz").write_bytes(content if kind == "npz" else mutated(draw, content)[1])
+                command += ["--dataset", "own.npz"]
+            elif kind == "images":
+                command += ["--dataset", str(_images(draw, folder / "own"))]
+            else:
+                makers = {"idx": _idx, "cifar": _cifar, "svhn": _svhn}
+                data, name = makers[kind](draw, folder)
+                command = ["data", "check", name, "--data-dir", str(data)]
+            before = sorted(folder.rglob("*"))
+            ended = run(command, folder)
+            verdict = ended.verdict(lambda: True)
+            if verdict == "refused" and sorted(folder.rglob("*")) != before:
+                verdict = "left behind"
+            yield f"{kind}: {ended.text.strip()[-200:]!r}", verdict
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+BASES = (
+    "train --dataset digits --updates 1 --quiet", "train first --dataset digits --updates 1 --quiet --out out",
+    "train --dry-run", "compare --dataset digits --methods dropout,pi --seeds 1 --updates 1 --jobs 1 --quiet",
+    "compare --dry-run", "reproduce table1 --dry-run", "reproduce", "report .", "show .", "evaluate precious",
+    "explain precious", "audit precious", "data list", "data check mnist", "data get digits",
+)  # fmt: skip
+OPTIONS = (
+    "--labels", "--seed", "--seeds", "--updates", "--method", "--methods", "--dataset", "--out", "--set", "--config",
+    "--preset", "--data-dir", "--resume", "--jobs", "--only", "--columns", "--protocol", "--image", "-o", "--force",
+    "--results", "--scheduler", "--size", "--no-such-option",
+)  # fmt: skip
+VALUES = (
+    "0", "-1", "1", "3", "1e9", "99999999999999999999999999", "nan", "inf", "all", "", " ", "\0", "é\n", "../x", "/",
+    ".", "..", "~", "-", "--", "vadd-kl", "vadd-kl+vat", "+", "vadd-kl+vadd-kl", "mnist5k", "digits", "table1",
+    "no/such/file", "network.delta=2", "network.delta=", "=", "a.b.c=1", "training.labeled=2000000",
+    "training.updates=1e18", "network.hidden=[1000000000]", "vat.epsilon=-1", "{", "[", "&a [*a]", "runs",
+    "config.yaml", "report.html", "precious", "x/../precious", "../precious", "data.validation=99999999",
+    "engine.accumulate=0", "\ud800",
+)  # fmt: skip
+
+
+def commands(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Type a command with mistakes, in a folder with something of the user's in it that must stay as it is."""
+    for _ in range(count):
+        with TemporaryDirectory(prefix="chaos-") as place:
+            folder = Path(place) / "here"
+            for path in (folder / "precious", folder.parent / "precious"):
+                path.mkdir(parents=True)
+                (path / "config.yaml").write_text("mine\n")
+                (path / "thesis.txt").write_text("years of work\n")
+            (folder / "report.html").write_text("mine\n")
+            typed = draw.choice(BASES).split()
+            for _ in range(draw.randrange(1, 4)):
+                way, place = draw.random(), draw.randrange(1, len(typed) + 1)
+                if way < 0.6:
+                    typed[place:place] = [draw.choice(OPTIONS), draw.choice(VALUES)]
+                elif way < 0.9:
+                    typed[place : place + 1] = [draw.choice(VALUES)]
+                else:
+                    del typed[place : place + 1]
+            before = _content(folder.parent)
+            ended = run(typed, folder)
+            now = _content(folder.parent)
+            kept = all(now.get(name) == content for name, content in before.items())
+            verdict = "lost" if not kept else ended.verdict(lambda: True, codes=(1, 2))
+            if verdict == "refused" and now != before:
+                verdict = "left behind"
+            yield f"advdrop {' '.join(map(repr, typed))}: {ended.text.strip()[-200:]!r}", verdict
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+# ------------------------------------------------------------------------------------------------------------- record
+
+CLASSES: dict[str, tuple[Callable[[random.Random, int], Iterator[tuple[str, str]]], int]] = {
+    "kills": (kills, 100),
+    "disks": (disks, 100),
+    "runs": (runs, 300),
+    "files": (files, 300),
+    "commands": (commands, 300),
+}
+"""The attacks and how many cases of each are run by default."""
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The counts of the record, for the page."""
+    head = ["attack", "cases", "whole", "refused", *DEFECTS]
+    lines = [[row["attack"], str(row["cases"]), *(str(row[name]) for name in head[2:])] for row in rows]
+    return text_table(head, lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(CLASSES), default=list(CLASSES))
+    parser.add_argument("--count", type=int, help="cases of each attack")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the record")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    advdrop(["train", "--dry-run", "--dataset", "digits"])  # imports what the forked processes share
+    rows = {row["attack"]: row for row in rows_of(options.json)} if options.json and options.json.exists() else {}
+    bad = 0
+    for name in options.only:
+        attack, usual = CLASSES[name]
+        found: Counter[str] = Counter()
+        cases = options.count or usual
+        for number, (what, verdict) in enumerate(attack(random.Random(f"{options.seed} {name}"), cases), start=1):
+            found[verdict] += 1
+            progress(f"{name}: {number} of {cases}")
+            if verdict in DEFECTS:
+                bad += 1
+                print(f"{name} {number}: {verdict}: {what}", flush=True)
+        progress("")
+        if found:
+            counts = {key: found[key] for key in ("whole", "refused", *DEFECTS)}
+            rows[name] = {"attack": name, "seed": options.seed, "cases": found.total(), **counts}
+    print(table(list(rows.values())))
+    if options.json:
+        record(options.json, list(rows.values()), COMMAND)
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ ORDER = ("data models", "config", "suites", "engine", "records", "studies", "rep
 STEPS = {folder: step for step, folders in enumerate(ORDER) for folder in folders.split()}
 LIBRARY = (
     "checks choices eval_mode outputs randomness suggest",
-    "masks divergences schedules",
+    "masks divergences schedules trust",
     "objectives",
     "step",
     "insertion presets",

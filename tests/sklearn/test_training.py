@@ -9,10 +9,10 @@ import torch
 from advdrop import cross_entropy, mse
 from advdrop.masks import sample_mask
 from advdrop.randomness import derived_generator
-from advdrop.schedules import Trust
 from advdrop.sklearn import AdversarialDropoutClassifier, AdversarialDropoutRegressor
 from advdrop.sklearn.members import MemberLinear
 from advdrop.sklearn.training import Table, Training
+from advdrop.trust import Trust
 
 P, DELTA = 0.4, 0.2
 HIDDEN = (16, 20)

@@ -25,8 +25,8 @@ from advdrop.divergences import Divergence, mse
 from advdrop.objectives import OtherMembers, Term, VAdD
 from advdrop.objectives.targets import clean_output
 from advdrop.randomness import borrowed_noise, derived_seed, seed_noise
-from advdrop.schedules import trust_in
 from advdrop.sklearn.training import ANNEALED, Table, Training
+from advdrop.trust import trust_in
 
 Array = npt.NDArray[Any]
 
@@ -213,7 +213,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         return f"The unlabeled rows {'helped' if gain.mean > 0 else 'did harm'}: {found}."
 
     def _trust(self) -> float:
-        """Return the factor of λ, see :func:`advdrop.schedules.trust_in`; 1 where no skill is measured."""
+        """Return the factor of λ, see :func:`advdrop.trust.trust_in`; 1 where no skill is measured."""
         if self.collapsed_:
             return 0.0
         return trust_in(self.skill_, self._skill_error()) if self._plain is not None else 1.0

@@ -13,8 +13,8 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from advdrop.divergences import cross_entropy, kl
-from advdrop.schedules import skill_error
 from advdrop.sklearn.base import ENOUGH, FOLDS, AdversarialDropoutEstimator, Array
+from advdrop.trust import collapse, skill_error, skill_of
 
 UNLABELED = -1
 """The label of a row without one, as in ``sklearn.semi_supervised``."""
@@ -161,10 +161,8 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return fold
 
     def _skill(self, y: Array, outputs: Array) -> float:
-        """Return the share of the errors of a guess that are avoided; a guess has the shares of the classes."""
-        guess = np.square(np.unique(y, return_counts=True)[1] / len(y)).sum()
-        accuracy = self._scores(y, outputs).mean()
-        return float(max(0.0, (accuracy - guess) / (1 - guess))) if guess < 1 else 0.0
+        shares = torch.as_tensor(np.unique(y, return_counts=True)[1] / len(y))
+        return skill_of(float(self._scores(y, outputs).mean()), shares)
 
     def _skill_error(self) -> float:
         return skill_error(self.skill_, self._tested, len(self.classes_))
@@ -180,14 +178,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return np.asarray((shares / shares.sum(axis=2, keepdims=True)).mean(axis=0))
 
     def _collapse(self, outputs: Array, plain: Array) -> str:
-        classes = outputs.shape[1]
-        certain, before = (p.max(axis=1).mean() - 1 / classes for p in (outputs, plain))
-        if certain < before / 4:
-            return f"the mean of the highest probability is {certain + 1 / classes:.2f}, for {classes} classes"
-        found, known = (np.bincount(p.argmax(axis=1), minlength=classes).max() / len(p) for p in (outputs, plain))
-        if found > 0.99 and known < 0.9:
-            return f"{100 * found:.0f} % of the rows are put in one class"
-        return ""
+        return collapse(torch.as_tensor(outputs), torch.as_tensor(plain))
 
 
 def _has_label(y: Array) -> Array:

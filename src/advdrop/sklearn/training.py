@@ -17,11 +17,12 @@ from advdrop.divergences import Divergence
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import Objective, Term
 from advdrop.randomness import derived_generator
-from advdrop.schedules import Ramp, Trust, ramp_down
+from advdrop.schedules import Ramp, ramp_down
 from advdrop.sklearn.members import perceptrons
 from advdrop.step.batch import Rows
 from advdrop.step.passes import Passes
 from advdrop.step.step import Loss, Step
+from advdrop.trust import Trust
 
 SMALL = 4_000_000
 """Up to this number of multiplications in the largest layer, a second thread makes an update slower."""

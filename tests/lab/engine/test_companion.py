@@ -26,7 +26,7 @@ def table(rows=40, classes=4):
 def companion(network=None, labeled=20):
     examples = table()
     torch.manual_seed(1)
-    network = nn.Linear(5, 4) if network is None else network
+    network = Blend(nn.Linear(5, 4), nn.Linear(5, 4), 0.25) if network is None else network
     split = LabelSplit(torch.arange(labeled), torch.arange(labeled, 40), NOTHING)
     return Companion(network, examples, split, Preprocess("none"), seed=3), examples
 
@@ -72,6 +72,57 @@ def test_the_skill_is_the_share_of_the_errors_of_a_guess_that_are_avoided(wrong,
     answer[:wrong] = (answer[:wrong] + 1) % 4
     found.network = Known(answer)
     assert found.skill() == pytest.approx(skill)
+
+
+UNIFORM, FIRST = torch.zeros(20, 4), torch.eye(4)[torch.zeros(20, dtype=torch.long)] * 9
+SPREAD = torch.eye(4)[torch.arange(20) % 4] * 9
+
+
+@pytest.mark.parametrize(
+    ("main", "plain", "reason"),
+    [
+        (UNIFORM, SPREAD, "the mean of the highest probability is 0.25, for 4 classes"),
+        (FIRST, SPREAD, "100 % of the rows are put in one class"),
+        (UNIFORM, UNIFORM, ""),  # the labels alone say no more
+        (FIRST, FIRST, ""),
+        (SPREAD, SPREAD, ""),
+    ],
+)
+def test_a_collapse_beside_the_labels_alone_ends_the_trust_with_a_warning(main, plain, reason):
+    found, examples = companion(Blend(Fixed(main), Fixed(plain), 0.25))
+    assert torch.equal(found._watched, examples.x[20:])
+    if reason:
+        with pytest.warns(UserWarning, match=f"unlabeled images collapse: {reason}"):
+            found.watch()
+        found.watch()  # said once
+    else:
+        found.watch()
+    assert found.collapsed == bool(reason)
+    assert (found.trust(1.0) == 0.0) == bool(reason)
+
+
+class Fixed(nn.Module):
+    """Returns these logits, whatever it sees."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits, self.weight = logits, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return self.logits[: len(x)]
+
+
+def test_a_run_that_collapsed_uses_the_labels_alone_also_after_it_is_resumed(tmp_path, monkeypatch):
+    data, path = rings(), tmp_path / "run"
+    monkeypatch.setattr("advdrop.lab.engine.companion.collapse", lambda *_: "a reason")
+    monkeypatch.setattr(Companion, "skill", lambda self: 1.0)
+    config = tiny("objective.blend=0.25", "training.epoch_updates=2")
+    with pytest.warns(UserWarning, match="collapse: a reason"), pytest.raises(StoppedError):
+        train(config, path, data=data, progress=False, tell=lambda done: done == 7)
+    train(config, path, data=data, progress=False, resume=True)
+    rows = RunDirectory.open(path).metrics()
+    assert [row["companion/trust"] for row in rows] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert [row["companion/collapsed"] for row in rows] == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
 def test_without_held_out_labels_there_is_no_skill():

@@ -141,6 +141,9 @@ def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]) ->
         write_text(folder / "report.html", page(results_of(done)))
         written += ", report.html"
     print(f"\n{Path(config.dataset).name}, {config.labels} labels, {seeds} seed{'s' if seeds > 1 else ''}\n")
+    for cell in cells.values():
+        if cell.finished and RunDirectory.open(cell.path).metrics()[-1].get("companion/collapsed"):
+            print(f"{cell.name}: predictions for unlabeled images collapsed; from there only the labels were used")
     print(f"{results_table(results)}\n\nwritten to {folder}: {written} and a run directory for each run")
 
 

@@ -10,7 +10,8 @@ from advdrop.lab.config.config import Network, RunConfig, parse_method
 from advdrop.lab.models.networks import NETWORKS
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
-from advdrop.schedules import Ramp, Trust
+from advdrop.schedules import Ramp
+from advdrop.trust import Trust
 
 
 def objective_of(config: RunConfig, examples: int, classes: int, trust: Trust | None = None) -> Objective:

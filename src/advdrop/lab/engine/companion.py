@@ -2,10 +2,12 @@
 
 This companion learns without a fifth of the labels. Its skill is how well it predicts those. The terms for unlabeled
 images are multiplied by the square of what is left of the skill after one standard error. The prediction is a mean of
-both networks.
+both networks. If the predictions for unlabeled images collapse, those images are not used anymore.
 """
 
 from __future__ import annotations
+
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +15,14 @@ from torch import Tensor, nn
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.engine.evaluate import predictions
+from advdrop.lab.engine.evaluate import outputs
 from advdrop.randomness import derived_generator
-from advdrop.schedules import skill_error, trust_in
+from advdrop.trust import collapse, skill_error, skill_of, trust_in
 
 FOLDS = 5
 """One in this number of labels of each class is held out."""
+WATCHED = 1000
+"""The number of unlabeled images that are watched for a collapse, at most."""
 
 
 class Blend(nn.Module):
@@ -43,13 +47,15 @@ class Companion:
     """The training of the companion: a part of the labels, chosen by ``seed``, is held out to measure its skill."""
 
     def __init__(
-        self, network: nn.Module, examples: Examples, split: LabelSplit, preprocess: Preprocess, seed: int
+        self, network: Blend, examples: Examples, split: LabelSplit, preprocess: Preprocess, seed: int
     ) -> None:
-        self.network, self._preprocess = network, preprocess
+        self.network, self._main, self._preprocess = network.companion, network.main, preprocess
+        self.collapsed = False
         rows = held_out(examples.y, split.labeled, seed)
         self._held = torch.zeros(len(examples), dtype=torch.bool)
         self._held[rows] = True
         self._tested = Examples(examples.x[rows], examples.y[rows])
+        self._watched = examples.x[split.unlabeled[:WATCHED]]
 
     def loss(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """Return the mean cross-entropy of the labels that are not held out; ``rows`` are their positions."""
@@ -58,18 +64,30 @@ class Companion:
         return (value * kept).sum() / kept.sum().clamp_min(1)
 
     def trust(self, skill: float) -> float:
-        """Return the factor of the terms for unlabeled images, see :func:`advdrop.schedules.trust_in`."""
-        return trust_in(skill, skill_error(skill, len(self._tested), len(self._tested.y.unique())))
+        """Return the factor of the terms for unlabeled images, see :func:`advdrop.trust.trust_in`."""
+        error = skill_error(skill, len(self._tested), len(self._tested.y.unique()))
+        return 0.0 if self.collapsed else trust_in(skill, error)
+
+    def watch(self) -> None:
+        """Use the labels alone from now on if the predictions of the main network collapse, and say so."""
+        if self.collapsed or not len(self._watched):
+            return
+        both = [outputs(each, self._watched, self._preprocess).softmax(1) for each in (self._main, self.network)]
+        if reason := collapse(*both):
+            self.collapsed = True
+            warnings.warn(
+                f"the predictions for unlabeled images collapse: {reason}. The rest of the training uses the labels "
+                "alone. A smaller weight of the method may help, or unlabeled images do not help on these data",
+                stacklevel=2,
+            )
 
     def skill(self) -> float:
         """Return the share of a guess's errors that the companion avoids on the held-out labels, from 0 to 1."""
         if not len(self._tested):
             return 0.0
-        found = predictions(self.network, self._tested.x, self._preprocess)
+        found = outputs(self.network, self._tested.x, self._preprocess).argmax(1)
         right = float((found == self._tested.y).float().mean())
-        shares = torch.bincount(self._tested.y).float() / len(self._tested)
-        guess = float(shares.square().sum())
-        return max(0.0, (right - guess) / (1.0 - guess)) if guess < 1.0 else 0.0
+        return skill_of(right, torch.bincount(self._tested.y) / len(self._tested))
 
 
 def held_out(y: Tensor, labeled: Tensor, seed: int) -> Tensor:

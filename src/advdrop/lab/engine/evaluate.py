@@ -11,15 +11,15 @@ from advdrop.lab.data.preprocess import Preprocess
 
 
 @torch.no_grad()
-def predictions(network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = 500) -> Tensor:
-    """Return the class of each stored example in x, ``(N,)`` on the CPU. Every module of the network keeps its mode."""
+def outputs(network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = 500) -> Tensor:
+    """Return the logits of each stored example in x, ``(N, C)`` on the CPU. Every module keeps its mode."""
     device = next(network.parameters()).device
     preprocess = preprocess.to(device)
     with eval_mode(network):
-        return torch.cat([network(preprocess(part.to(device))).argmax(1) for part in x.split(batch)]).cpu()
+        return torch.cat([network(preprocess(part.to(device))) for part in x.split(batch)]).cpu()
 
 
 def error_percent(network: nn.Module, examples: Examples, preprocess: Preprocess) -> float:
     """Return the share of wrong predictions, in percent."""
-    wrong = int((predictions(network, examples.x, preprocess) != examples.y).sum())
+    wrong = int((outputs(network, examples.x, preprocess).argmax(1) != examples.y).sum())
     return 100.0 * wrong / len(examples)

@@ -24,7 +24,7 @@ from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.companion import Blend, Companion
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
-from advdrop.lab.engine.evaluate import error_percent, predictions
+from advdrop.lab.engine.evaluate import error_percent, outputs
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import RunDirectory, RunError
@@ -33,7 +33,7 @@ from advdrop.lab.engine.training import DivergedError, History, Recorder, Traini
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
 from advdrop.randomness import borrowed_noise, derived_seed
-from advdrop.schedules import Trust
+from advdrop.trust import Trust
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -112,7 +112,7 @@ def training_of(
     network = set_memory_format(blended(config, data.shape, len(data.classes)), config.engine.memory_format)
     companion = None
     if isinstance(network, Blend):
-        companion = Companion(network.companion, data.train, split, preprocess, config.seed)
+        companion = Companion(network, data.train, split, preprocess, config.seed)
     trust = Trust(1.0 if companion is None else 0.0)
     objective = objective_of(config, len(data.train), len(data.classes), trust)
     uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
@@ -249,7 +249,7 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
     """Measure the test error of a finished run again, and that of each class. For the arguments see ``trained``."""
     recorded = RunDirectory.open(path).result
     network, data, preprocess = trained(path, data_dir, dataset)
-    wrong = predictions(network, data.test.x, preprocess) != data.test.y
+    wrong = outputs(network, data.test.x, preprocess).argmax(1) != data.test.y
     rows = {name: data.test.y == number for number, name in enumerate(data.classes)}
     return {
         "test_error_percent": 100.0 * int(wrong.sum()) / len(wrong),

@@ -26,8 +26,8 @@ from advdrop.lab.engine.rundir import Row, RunDirectory
 from advdrop.lab.engine.signals import stop_signals
 from advdrop.objectives import Objective
 from advdrop.randomness import derived_seed, seed_noise
-from advdrop.schedules import Trust
 from advdrop.step.step import Loss, Step
+from advdrop.trust import Trust
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -94,13 +94,16 @@ class Training:
         if self.fabric.world_size > 1:
             torch.distributed.all_gather_object(metrics, vars(self.metrics))
         parts = {name: part.state_dict() for name, part in self._parts().items()}
-        return parts | {"trust": self.trust.value, "metrics": metrics}
+        collapsed = self.companion is not None and self.companion.collapsed
+        return parts | {"trust": self.trust.value, "collapsed": collapsed, "metrics": metrics}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Load what ``state`` returned."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         self.trust.value = state["trust"]
+        if self.companion is not None:
+            self.companion.collapsed = state["collapsed"]
         self.metrics = Metrics(**state["metrics"][self.fabric.global_rank])
 
 
@@ -234,9 +237,12 @@ class Recorder:
         row |= {f"weight/{name}": weight for name, weight in metrics.weights.items()}
         training.metrics = Metrics()
         if training.companion is not None:
+            if training.trust.value:
+                training.companion.watch()
             skill = training.companion.skill()
             training.trust.value = training.companion.trust(skill)
             row |= {"companion/skill": skill, "companion/trust": training.trust.value}
+            row |= {"companion/collapsed": float(training.companion.collapsed)}
         self._count_time(training=True)
         if fabric.is_global_zero and (last or (options.evaluate_every > 0 and epoch % options.evaluate_every == 0)):
             row |= self.evaluate()

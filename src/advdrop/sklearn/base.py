@@ -207,9 +207,11 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         gain = self.unlabeled_gain_
         if gain is None:
             return "Too few labels to tell whether the unlabeled rows helped."
-        found = f"{self._score} on held-out labels {gain.mean:+.3f} ± {2 * gain.standard_error:.3f}"
+        found = (
+            f"{self._score} on held-out labels {gain.mean:+.3f} ± {2 * gain.standard_error:.3f} (two standard errors)"
+        )
         if abs(gain.mean) <= 2 * gain.standard_error:
-            return f"Too few labels to tell whether the unlabeled rows helped: {found}."
+            return f"The unlabeled rows made no clear difference: {found}."
         return f"The unlabeled rows {'helped' if gain.mean > 0 else 'did harm'}: {found}."
 
     def _trust(self) -> float:

@@ -36,8 +36,8 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         p: the probability with which a unit of the last hidden layer is dropped. With 0, the mask search has nothing to
             start from.
         delta: δ, the share of those units whose mask may be flipped.
-        weight: λ, the weight of the adversarial term after its ramp. It is multiplied by the square of the skill. With
-            0, all members learn from the labels alone.
+        weight: λ, the weight of the adversarial term after its ramp. It is multiplied by the square of the skill
+            minus one standard error. With 0, all members learn from the labels alone.
         ramp: the first part of the training, in which λ grows.
         standardize: whether to bring all features to mean 0 and standard deviation 1 first.
         batch_size: the number of labeled rows of an update, at most.

@@ -147,6 +147,9 @@ def read_cifar(folder: Path) -> Pair:
     archive = folder / CIFAR_ARCHIVE
     with reading(archive if archive.is_file() else folder):
         contents = _archived(archive) if archive.is_file() else {name: _whole(folder / name) for name in CIFAR_BATCHES}
+        for name in CIFAR_BATCHES:
+            if len(contents[name]) % CIFAR_RECORD:
+                raise ValueError(f"{name} has {len(contents[name]):,} bytes, which are not records of {CIFAR_RECORD:,}")
         records = [np.frombuffer(contents[name], np.uint8).reshape(-1, CIFAR_RECORD) for name in CIFAR_BATCHES]
     train, test = np.concatenate(records[:-1]), records[-1]
     return _cifar_examples(train), _cifar_examples(test)

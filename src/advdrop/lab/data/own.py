@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import category
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,15 @@ def read_npz(path: Path) -> DataSet:
 
     See `features` for the arrays and `build` for the labels.
     """
+    with reading(path):
+        if not is_zipfile(path):  # numpy would speak of pickles
+            raise ValueError("it is not an npz file, or its end is missing")
+        return _read_npz(path)
+
+
+def _read_npz(path: Path) -> DataSet:
     # Opened here, because numpy does not close a file that it cannot read.
-    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         names = {key.lower(): key for key in content}
         missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in names]
         if missing:

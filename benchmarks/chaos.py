@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -25,6 +27,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -301,6 +304,13 @@ def _printed_error(text: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- files
 
 
+ROOT = Path(__file__).parents[1]
+SUITE = ROOT / "src/advdrop/lab/suites/paper/table1.yaml"
+RECORDS = ROOT / "results/ablation"
+HARM = re.compile("<script|\u202e|\x1b|(^|,)=1")
+"""What no page and no table may have in it."""
+
+
 def _npz(draw: random.Random) -> bytes:
     rng = np.random.default_rng(draw.randrange(2**32))
     arrays: dict[str, Any] = {
@@ -331,10 +341,10 @@ def _npz(draw: random.Random) -> bytes:
     return file.getvalue()
 
 
-def _picture(draw: random.Random) -> bytes:
+def _picture(draw: random.Random, mode: str) -> bytes:
     image = Image.fromarray(np.frombuffer(draw.randbytes(64), "uint8").reshape(8, 8))
     file = io.BytesIO()
-    image.convert(draw.choice(["L", "RGB", "1", "P", "RGBA"])).save(file, "PNG")
+    image.convert(mode).save(file, "PNG")
     return file.getvalue()
 
 
@@ -344,22 +354,32 @@ def _images(draw: random.Random, folder: Path) -> Path:
         for number in range(6):
             path = folder / "train" / name / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_picture(random.Random(number)))
+            path.write_bytes(_picture(draw, "L"))
     shutil.copytree(folder / "train", folder / "test")
     odd = draw.choice(sorted(folder.rglob("*.png")))
+    eps = io.BytesIO()
+    Image.new("L", (8, 8)).save(eps, "EPS")
     ways: list[Callable[[], Any]] = [
+        lambda: odd.write_bytes(eps.getvalue()),
+        lambda: odd.parent.rename(odd.parent.with_name(draw.choice(["\x1b[2J", "\u202ea", "\udcff", "a\n", "=1"]))),
         lambda: odd.write_bytes(mutated(draw, odd.read_bytes())[1]),
+        lambda: odd.write_bytes(_picture(draw, draw.choice(["RGB", "1", "P", "RGBA", "LA", "I;16"]))),
         lambda: odd.write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg'/>"),
         lambda: odd.write_bytes(_huge_png()),
         odd.unlink,
-        lambda: (odd.unlink(), odd.mkdir()),
-        lambda: (odd.unlink(), odd.symlink_to(odd)),
+        lambda: _instead(odd, Path.mkdir),
+        lambda: _instead(odd, lambda path: path.symlink_to(path)),
         lambda: (odd.parent / "b\n<script>.png").write_bytes(b"x"),
         lambda: shutil.rmtree(odd.parent),
-        lambda: (odd.unlink(), os.mkfifo(odd)),
+        lambda: _instead(odd, os.mkfifo),
     ]
     draw.choice(ways)()
     return folder
+
+
+def _instead(path: Path, make: Callable[[Path], None]) -> None:
+    path.unlink()
+    make(path)
 
 
 def _huge_png() -> bytes:
@@ -382,6 +402,10 @@ def _idx(draw: random.Random, folder: Path) -> tuple[Path, str]:
         labels = struct.pack(">II", 2049, rows) + bytes(number % 10 for number in range(rows))
         for name, content in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
             (target / f"{name}.gz").write_bytes(gzip.compress(content))
+    if draw.random() < 0.2:
+        bomb = draw.choice(sorted(target.iterdir()))
+        bomb.write_bytes(bomb.read_bytes() + gzip.compress(bytes(1 << 26)) * 40)
+        return folder, "mnist"
     return _damage(draw, target), "mnist"
 
 
@@ -392,7 +416,24 @@ def _cifar(draw: random.Random, folder: Path) -> tuple[Path, str]:
     for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
         rows = [bytes([number % 10]) + draw.randbytes(3072) for number in range(20)]
         (target / name).write_bytes(b"".join(rows))
-    return _damage(draw, target), "cifar10"
+    if draw.random() < 0.5:
+        return _damage(draw, target), "cifar10"
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        for file in sorted(target.iterdir()):
+            archive.add(file, draw.choice(["", "../", "/"]) + file.name)
+    shutil.rmtree(target)
+    content = bytearray(tar.getvalue())
+    if draw.random() < 0.5:  # another type or size of a member, with a right checksum
+        start, odd = draw.choice(
+            [(124, b"\xff" * 12), (124, b"\x80" + b"\x7f" * 11), (156, b"S"), (156, b"2"), (156, b"x")]
+        )
+        content[start : start + len(odd)] = odd
+        content[148:156] = b"%06o\0 " % (sum(content[:148]) + sum(content[156:512]) + 8 * 32)
+    packed = gzip.compress(content, 1)
+    bomb = gzip.compress(bytes(1 << 26)) * 40 if draw.random() < 0.2 else b""
+    (folder / "cifar-10-binary.tar.gz").write_bytes(draw.choice([packed, mutated(draw, packed)[1]]) + bomb)
+    return folder, "cifar10"
 
 
 def _svhn(draw: random.Random, folder: Path) -> tuple[Path, str]:
@@ -403,8 +444,17 @@ def _svhn(draw: random.Random, folder: Path) -> tuple[Path, str]:
     target.mkdir()
     for part in ("train", "test"):
         pixels = np.frombuffer(draw.randbytes(32 * 32 * 3 * 20), "uint8").reshape(32, 32, 3, 20)
-        savemat(target / f"{part}_32x32.mat", {"X": pixels, "y": (np.arange(20) % 10 + 1)[:, None]})
-    return _damage(draw, target), "svhn"
+        packed = draw.random() < 0.5
+        odd = draw.choice([pixels] * 5 + [np.array([{}], object), pixels.astype(float), np.array(["text"])])
+        content = {"X": odd, "y": (np.arange(20) % 10 + 1)[:, None]}
+        savemat(target / f"{part}_32x32.mat", content, do_compression=packed)
+    if draw.random() < 0.5:
+        return _damage(draw, target), "svhn"
+    file = draw.choice(sorted(target.iterdir()))
+    head = bytearray(file.read_bytes())
+    head[draw.randrange(120, 250)] = draw.randrange(256)  # the tags are there
+    file.write_bytes(head)
+    return folder, "svhn"
 
 
 def _damage(draw: random.Random, target: Path) -> Path:
@@ -413,26 +463,70 @@ def _damage(draw: random.Random, target: Path) -> Path:
     return target.parent
 
 
+def _suite(draw: random.Random) -> bytes:
+    """A suite with a mistake or with an attack on the reader."""
+    laughs = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+    attacks = (
+        f"a0: &a0 [x]\n{laughs}",
+        "&a {b: *a}",
+        "!!python/object/apply:os.system [exit 7]",
+        "!!timestamp x",
+        "1" * 30,
+    )
+    if draw.random() < 0.3:
+        return draw.choice(attacks).encode()
+    text = draw.choice(
+        ["\x1b[2J", "<script>", "'\"", "9" * 30, "[" * 99, "..", "~", "{a: 1}", "1e999", "-1", "x" * 200_000]
+    )
+    content = _own_suite()
+    value = draw.choice(re.findall(r"(?<=: )[^\n{}\[\],]+", content))
+    return content.replace(value, text, 1).encode()
+
+
+def _own_suite() -> str:
+    return re.sub("dataset: (mnist|svhn|cifar10)", "dataset: digits", SUITE.read_text(encoding="utf-8"))
+
+
+def _json(draw: random.Random, record: str) -> bytes:
+    """A record with other values in it and the digest that belongs to them."""
+    values = json.loads(record)
+    odd: list[Any] = ["<script>alert(1)</script>", "=1+1", "\u202e\x1b[2J", "x" * 5000, 10**30, -1, None, [], {}, 1e300]
+    values[draw.choice(sorted(values))] = draw.choice(odd)
+    kept = {key: value for key, value in values.items() if key != "digest"}
+    values["digest"] = hashlib.sha256(json.dumps(kept, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return json.dumps(values).encode()
+
+
 def files(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
-    """Train on a hostile file: arrays, pictures, and the files of MNIST, CIFAR-10 and SVHN."""
+    """Use a hostile file: arrays, pictures, the files of MNIST, CIFAR-10 and SVHN, suites and records."""
+    record = next(path for path in sorted(RECORDS.rglob("*.json"))).read_text(encoding="utf-8")
     for _ in range(count):
         with TemporaryDirectory(prefix="chaos-") as place:
             folder = Path(place)
-            kind = draw.choice(["npz", "damaged npz", "images", "idx", "cifar", "svhn"])
+            kind = draw.choice(["npz", "damaged npz", "images", "idx", "cifar", "svhn", "suite", "record"])
             command = ["train", "--quiet", "--updates", "2", "--out", "run", "--labels", "8", "--method", "dropout"]
             if kind.endswith("npz"):
                 content = _npz(draw)
                 (folder / "own.npz").write_bytes(content if kind == "npz" else mutated(draw, content)[1])
                 command += ["--dataset", "own.npz"]
+            elif kind == "suite":
+                content = draw.choice([_suite(draw), mutated(draw, _own_suite().encode())[1]])
+                (folder / "own.yaml").write_bytes(content)
+                command = ["reproduce", "own.yaml", "--dry-run"]
+            elif kind == "record":
+                content = draw.choice([_json(draw, record), mutated(draw, record.encode())[1]])
+                (folder / "own.json").write_bytes(content)
+                command = ["report", "own.json", "-o", f"page{draw.choice(['.html', '.md', '.csv', '.json', '.tex'])}"]
             elif kind == "images":
                 command += ["--dataset", str(_images(draw, folder / "own"))]
             else:
                 makers = {"idx": _idx, "cifar": _cifar, "svhn": _svhn}
                 data, name = makers[kind](draw, folder)
-                command = ["data", "check", name, "--data-dir", str(data)]
+                command += ["--dataset", name, "--data-dir", str(data)]  # which checks no checksum
             before = sorted(folder.rglob("*"))
             ended = run(command, folder)
-            verdict = ended.verdict(lambda: True)
+            pages = [path.read_text(encoding="utf-8") for path in folder.glob("page.*")]
+            verdict = ended.verdict(lambda pages=pages: not any(map(HARM.search, pages)))  # type: ignore[misc]
             if verdict == "refused" and sorted(folder.rglob("*")) != before:
                 verdict = "left behind"
             yield f"{kind}: {ended.text.strip()[-200:]!r}", verdict

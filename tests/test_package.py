@@ -1,6 +1,7 @@
 """The shape of the package: what may import what, and what is public."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -136,3 +137,15 @@ def test_folders_can_be_reached_without_an_import(monkeypatch):
     for name in ("masks", "schedules", "lab"):
         monkeypatch.delattr(advdrop, name, raising=False)
         assert getattr(advdrop, name) is import_module(f"advdrop.{name}")
+
+
+def test_nothing_that_is_read_can_run_code():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in MODULES)
+    assert all("weights_only=True" in call for call in re.findall(r"torch\.load\(.*", text))
+    assert all("allow_pickle=False" in call for call in re.findall(r"np\.load\(.*", text))
+    assert set(re.findall(r"yaml\.\w*load\w*\(\w+, _Loader\)|yaml\.\w*load\w*", text)) == {
+        "yaml.load(text, _Loader)",
+        "yaml.safe_load",
+    }
+    for call in (r"pickle\.load", r"\beval\(", r"\bexec\(", "extractall", "loadmat", r"os\.system", "shell=True"):
+        assert not re.search(rf"(?<!\.){call}", text), call

@@ -117,11 +117,23 @@ def test_text_is_utf_8(tmp_path):
     assert read_json(tmp_path / "a.json") == {"δ": "ü"}
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5000], ids=range(6)
+)
 def test_what_is_no_json_is_named(tmp_path, content):
     (tmp_path / "r.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"r\.json is not a JSON file: "):
         read_json(tmp_path / "r.json")
+
+
+def test_a_pipe_and_a_huge_file_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(ValueError, match=r"pipe\.json is not a file"):
+        read_json(tmp_path / "pipe.json")
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"huge\.json has more than 16,777,216 bytes"):
+        read_json(tmp_path / "huge.json")
 
 
 def test_the_cache_folder_is_where_the_system_keeps_caches(monkeypatch, tmp_path):

@@ -51,9 +51,21 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("advdrop"))
 
 
+def read_small(path: Path, most: int) -> bytes:
+    """Read a file of which a person or this program wrote every byte; a ValueError names one that is no such file."""
+    if path.exists() and not path.is_file():  # to open a pipe would wait forever
+        raise ValueError(f"{path} is not a file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} has more than {most:,} bytes, which no file of this kind has")
+    return content
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; a ValueError names the file."""
+    content = read_small(path, 1 << 24)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a JSON file: {error}") from None

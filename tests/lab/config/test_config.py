@@ -1,4 +1,5 @@
 import inspect
+import os
 
 import pytest
 import yaml
@@ -6,7 +7,7 @@ import yaml
 from advdrop import choices as library
 from advdrop.lab import choices
 from advdrop.lab.config import config as configuration
-from advdrop.lab.config.config import ConfigError, RunConfig, merged, overrides, parse_method
+from advdrop.lab.config.config import ConfigError, RunConfig, merged, overrides, parse_method, read_yaml
 from advdrop.lab.config.recipes import DATASETS, resolve
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.models.networks import NETWORKS as BUILDERS
@@ -351,3 +352,35 @@ def test_differences_name_each_key_once():
         "objective.terms.vadd-kl",
         "objective.terms.vat",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [1]\nb: *a\n",
+        "&a {b: *a}",
+        "a: &a {b: 1}\nc: {<<: *a}\n",
+        "!!python/object/apply:os.system [exit]",
+        "!!timestamp soon",
+        "!!int ''",
+        "!!bool perhaps",
+        "a: 2025-99-99",
+        "a: " + "9" * 5000,
+        "[" * 10_000,
+        "{a: " * 10_000,
+        "\0",
+        "a: b: c",
+        "? [1]\n: 2",
+        "a: 1\n" * 30_000,
+    ],
+)
+def test_yaml_from_a_stranger_is_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"c\.yaml (is not YAML|is nested too deeply|has more than 131,072)") as caught:
+        read_yaml(path, "configuration")
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"c\.yaml is not a file"):
+        read_yaml(path, "configuration")

@@ -45,6 +45,11 @@ def serving():
         def do_GET(self):
             server.paths.append(self.path)
             assert self.headers["Accept-Encoding"] == "identity"
+            if server.status == 302:
+                self.send_response(302)
+                self.send_header("Location", self.path)
+                self.end_headers()
+                return None
             if server.status != 200:
                 return self.send_error(server.status)
             self.send_response(200)
@@ -123,8 +128,8 @@ def test_a_wrong_checksum_goes_to_the_next_address_and_leaves_nothing(server, ot
     assert fetched(tmp_path, server.url, other.url).read_bytes() == CONTENT
     assert len(other.paths) == 1
     with pytest.raises(DataError, match="wrong checksum"):
-        fetched(tmp_path / "alone", server.url)
-    assert names(tmp_path / "alone") == []
+        fetched(tmp_path / "deep" / "alone", server.url)
+    assert names(tmp_path) == ["data.bin"]
 
 
 def test_addresses_are_tried_in_their_order(server, other, tmp_path):
@@ -151,6 +156,21 @@ def test_when_all_fail_the_message_has_every_address_and_reason(server, other, t
     for url, reason in reasons.items():
         assert re.search(rf"{re.escape(url)}/data.bin \({reason}\)", message)
     assert message.endswith(f"download it yourself into {tmp_path}")
+
+
+def test_redirects_in_a_circle_and_a_page_instead_of_the_file_are_refused(server, other, tmp_path):
+    server.status, other.content = 302, b"<!DOCTYPE html><title>Log in</title>"
+    with pytest.raises(DataError, match=r"\(HTTP 302\); .*\(wrong checksum\)"):
+        fetched(tmp_path / "made", server.url, other.url)
+    assert names(tmp_path) == []
+
+
+def test_a_server_that_sends_without_end_is_cut_off(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LARGEST", 1 << 16)
+    with pytest.raises(DataError, match=r"\(more than 65,536 bytes\)"):
+        fetched(tmp_path / "made", server.url)
+    assert len(server.paths) == 1
+    assert names(tmp_path) == []
 
 
 def test_a_silent_server_times_out(tmp_path, monkeypatch):
@@ -197,7 +217,7 @@ def test_ctrl_c_leaves_nothing(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr(requests.Response, "iter_content", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetched(tmp_path, server.url)
+        fetched(tmp_path / "made", server.url)
     assert names(tmp_path) == []
 
 

@@ -4,6 +4,7 @@ import math
 import struct
 import tarfile
 import tracemalloc
+import zlib
 from contextlib import suppress
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advdrop.lab.data.examples import DataError
-from advdrop.lab.data.formats import CIFAR_BATCHES, read_cifar, read_idx, read_idx_pairs, read_svhn
+from advdrop.lab.data.formats import CIFAR_BATCHES, read_cifar, read_idx, read_idx_pairs, read_matlab, read_svhn
 
 RNG = np.random.default_rng(0)
 
@@ -93,6 +94,31 @@ def test_idx_allocates_nothing_for_an_absurd_header(tmp_path):
     assert peak < 8 << 20
 
 
+def test_a_gzip_bomb_is_not_unpacked_beyond_what_its_header_promises(tmp_path):
+    bomb = io.BytesIO()
+    with gzip.GzipFile(fileobj=bomb, mode="wb") as file:
+        file.write(idx(np.zeros((2, 3), np.uint8)))
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    (tmp_path / "bomb.gz").write_bytes(bomb.getvalue())
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"bomb\.gz: cannot be read .*cannot reshape array of size 7"):
+        read_idx(tmp_path / "bomb")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_several_gzip_members_are_one_file_and_garbage_after_them_is_refused(tmp_path):
+    content = idx(np.arange(6, dtype=np.uint8))
+    parts = gzip.compress(content[:5]) + gzip.compress(content[5:])
+    write(tmp_path, {"many.gz": parts})
+    assert read_idx(tmp_path / "many").tolist() == [0, 1, 2, 3, 4, 5]
+    write(tmp_path, {"many.gz": parts + b"garbage"})
+    with pytest.raises(DataError, match=r"many\.gz: cannot be read .BadGzipFile"):
+        read_idx(tmp_path / "many")
+
+
 def test_idx_pairs(tmp_path):
     x, y = pixels(3, 4, 5), np.array([0, 9, 3], np.uint8)
     files = {f"{part}-images-idx3-ubyte": idx(x) for part in ("train", "t10k")}
@@ -151,7 +177,7 @@ def test_cifar_folder_and_archive(tmp_path):
 
 def test_cifar_refuses_what_is_not_records(tmp_path):
     files, _, _ = cifar()
-    with pytest.raises(DataError, match="cannot reshape array of size 6145"):
+    with pytest.raises(DataError, match=r"test_batch\.bin has 6,145 bytes, which are not records of 3,073"):
         read_cifar(write(tmp_path, files | {"test_batch.bin": files["test_batch.bin"][:-1]}))
     (tmp_path / "test_batch.bin").unlink()
     with pytest.raises(DataError, match=r"cannot be read .*test_batch\.bin"):
@@ -184,6 +210,27 @@ def test_cifar_archives_that_are_broken(tmp_path):
             read_cifar(path.parent)
 
 
+def test_cifar_archives_that_unpack_to_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr("advdrop.lab.data.formats.LARGEST", 1 << 16)
+    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz: cannot be read .*more than 65,536 bytes"):
+        read_cifar(archive(tmp_path / "a", {"readme.html": bytes(1 << 20)}))
+
+
+def test_cifar_archives_with_members_that_are_not_what_they_promise(tmp_path):
+    for number, (size, kind) in enumerate(
+        [(1 << 50, b"0"), (1 << 50, b"S"), (-512, b"0"), (-1024, b"0"), (-1, b"L"), (-512, b"x"), (1 << 50, b"K")]
+    ):
+        block = bytearray(tarfile.TarInfo("data_batch_1.bin").tobuf())
+        block[124:136] = (
+            b"\xff" + (size % (1 << 88)).to_bytes(11, "big") if size < 0 else b"\x80" + size.to_bytes(11, "big")
+        )
+        block[156:157] = kind
+        block[148:156] = b"%06o\0 " % (sum(block[:148]) + sum(block[156:512]) + 8 * 32)
+        folder = write(tmp_path / str(number), {"cifar-10-binary.tar.gz": gzip.compress(block * 3 + bytes(1024))})
+        with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz: cannot be read"):
+            read_cifar(folder)
+
+
 # --- SVHN
 
 
@@ -211,3 +258,69 @@ def test_svhn(tmp_path):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"train_32x32\.mat: cannot be read"):
             read_svhn(tmp_path)
+
+
+def element(kind, data):
+    return struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+
+def matlab(*elements):
+    return b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\x01IM" + b"".join(elements)
+
+
+def compressed(data):
+    data = zlib.compress(data)
+    return struct.pack("<II", 15, len(data)) + data
+
+
+def matrix(name, values, shape=(1, 8), of=9, kind=2):
+    head = element(6, struct.pack("<II", of, 0)) + element(5, struct.pack(f"<{len(shape)}i", *shape))
+    return element(14, head + element(1, name) + element(kind, values))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8", "i8", "u8"])
+def test_matlab_arrays_are_those_of_scipy(tmp_path, packed, kind):
+    from scipy.io import loadmat, savemat
+
+    path, arrays = tmp_path / "a.mat", {"X": pixels(3, 2, 4).astype(kind), "y": pixels(1, 1).astype(kind)}
+    savemat(path, arrays | {"a_long_name": pixels(5, 1)}, do_compression=packed)
+    ours, theirs = read_matlab(path), loadmat(path)
+    for name in ("X", "y", "a_long_name"):
+        assert ours[name].dtype == theirs[name].dtype
+        assert np.array_equal(ours[name], theirs[name])
+
+
+def test_matlab_files_that_crash_scipy_are_refused(tmp_path):
+    deep = matrix(b"", b"12345678")
+    for _ in range(3000):
+        head = element(6, struct.pack("<II", 1, 0)) + element(5, struct.pack("<ii", 1, 1)) + element(1, b"X")
+        deep = element(14, head + deep)
+    twice = compressed(compressed(matrix(b"X", b"12345678")))
+    for content, message in (
+        (matlab(deep), "arrays of numbers"),
+        (matlab(matrix(b"X", b"12345678", kind=0)), "arrays of numbers"),
+        (matlab(matrix(b"X", b"12345678", kind=14)), "arrays of numbers"),
+        (matlab(matrix(b"X", b"12345678", kind=60000)), "arrays of numbers"),
+        (matlab(matrix(b"X", b"12345678", shape=(-2, -4))), "unknown dimension"),
+        (matlab(matrix(b"X", b"12345678", shape=(2**31 - 1,) * 4)), "reshape|too big"),
+        (matlab(twice), "an element of kind 15"),
+        (matlab(bytes(1 << 20)), "an element of kind 0"),
+        (b"MATLAB 5.0 MAT-file".ljust(126) + b"MI", "not a Matlab 5 file"),
+    ):
+        for name in ("train", "test"):
+            (tmp_path / f"{name}_32x32.mat").write_bytes(content)
+        with pytest.raises(DataError, match=rf"train_32x32\.mat: cannot be read .*({message})"):
+            read_svhn(tmp_path)
+
+
+def test_a_matlab_file_is_not_unpacked_beyond_the_largest(tmp_path, monkeypatch):
+    monkeypatch.setattr("advdrop.lab.data.formats.LARGEST", 1 << 16)
+    bomb = compressed(matrix(b"X", bytes(1 << 24), shape=(1, 1 << 24)))
+    (tmp_path / "train_32x32.mat").write_bytes(matlab(bomb))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"train_32x32\.mat: cannot be read"):
+        read_svhn(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20

@@ -1,4 +1,6 @@
 import io
+import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -132,8 +134,84 @@ def test_npz_that_is_none(tmp_path):
     np.save(array, np.zeros(3))
     for broken in (b"", b"text", bytes(content[:100]), bytes(content), array.getvalue()):
         path.write_bytes(broken)
-        with pytest.raises(DataError, match=r"a\.npz: cannot be read"):
+        with pytest.raises(DataError, match=r"a\.npz: cannot be read") as caught:
             read_npz(path)
+        assert "pickle" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([b"x", b"\xff", b"x", b""]), "cannot be read .UnicodeDecodeError"),
+        (np.frombuffer(b"\xff\xff\xff\x7f" * 4, "<U1"), "cannot be read .SystemError"),
+        (np.array([0, 1, 2, 2**64 - 1], np.uint64), "labels up to 18446744073709551615"),
+    ],
+)
+def test_npz_with_labels_that_no_text_or_number_can_hold(tmp_path, labels, message):
+    path = npz(tmp_path / "a.npz", **simple(y_train=labels, y_test=labels[:2]))
+    with pytest.raises(DataError, match=rf"a\.npz: .*{message}"):
+        read_npz(path)
+
+
+def header(shape, kind="'<f8'"):
+    text = f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}}}".encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        header("(10**12,)"),
+        header("(4, 3000000000000)"),
+        header("(2, 400000000)"),
+        header("(-4, -3)"),
+        header("(99999999999999999999999999, 0)"),
+        header("(4,)", "'<U1000000000'"),
+        header("(4,)", "[('a', '<f8'), ('b', 'O')]"),
+        header("(" * 90),
+        b"not an array",
+    ],
+)
+def test_npz_whose_header_lies(tmp_path, lie):
+    path = npz(tmp_path / "a.npz", **simple(x_train=None))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("x_train.npy", lie + bytes(96))
+    with pytest.raises(DataError, match=r"a\.npz: (cannot be read|x_train .. needs as many labels)"):
+        read_npz(path)
+
+
+def test_npz_that_would_fill_the_memory_is_not_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, **simple(x_train=np.zeros((4, 1_000_000))))
+    assert path.stat().st_size < 100_000
+    free = type("Memory", (), {"available": 1 << 25})
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("was unpacked"))
+    with pytest.raises(DataError, match=r"a\.npz: needs 0\.1 GiB of memory, 0\.0 GiB are free"):
+        read_npz(path)
+
+
+def test_npz_is_read_in_memory_and_only_what_is_needed(tmp_path):
+    path = npz(tmp_path / "a.npz", **simple())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../../outside.npy", header("(10**12,)"))
+        archive.writestr("extra.npy", header("(10**12,)"))
+    before = set(tmp_path.parent.rglob("*"))
+    assert read_npz(path).classes == ("2", "5")
+    assert set(tmp_path.parent.rglob("*")) == before
+
+
+def test_npz_that_is_encrypted(tmp_path):
+    path = npz(tmp_path / "a.npz", **simple())
+    content = bytearray(path.read_bytes())
+    for start in (b"PK\x03\x04", b"PK\x01\x02"):
+        at = content.find(start)
+        while at >= 0:
+            content[at + (6 if start[2] == 3 else 8)] |= 1
+            at = content.find(start, at + 4)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.npz: cannot be read .*(encrypted|password)"):
+        read_npz(path)
 
 
 # --- folders of images
@@ -219,6 +297,76 @@ def test_broken_images_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
     with pytest.raises(DataError, match=r"a/1\.png: cannot be read \(DecompressionBombWarning"):
         read_images(tmp_path)
+
+
+def three(folder):
+    for name in ("train/a/1.png", "train/b/1.png", "test/a/1.png"):
+        draw(folder / name, 0)
+    return folder
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path), lambda path: path.symlink_to("gone")])
+def test_what_is_named_like_an_image_and_is_no_file_is_refused(tmp_path, make):
+    make(three(tmp_path) / "train/b/2.png")
+    with pytest.raises(DataError, match=r"train/b/2\.png is a link to nothing, a pipe or a device"):
+        read_images(tmp_path)
+
+
+def test_links_to_folders_are_not_followed_below_a_class(tmp_path):
+    (three(tmp_path) / "train/b/loop").symlink_to(tmp_path)
+    assert len(read_images(tmp_path).train) == 2
+
+
+def test_a_folder_that_cannot_be_opened_is_not_left_out(tmp_path, monkeypatch):
+    (three(tmp_path) / "train/b/deep").mkdir()
+    scan = os.scandir
+
+    def closed(path):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(DataError, match=r"Permission denied: .*train/b/deep"):
+        read_images(tmp_path)
+
+
+def test_only_pictures_are_opened_whatever_their_name_says(tmp_path, monkeypatch):
+    path = three(tmp_path) / "train/b/1.png"
+    ran = []
+    monkeypatch.setattr("subprocess.check_call", lambda *args, **_: ran.append(args))
+    Image.new("L", (4, 3)).save(path, "EPS")
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg' width='4' height='3'/>"
+    for content in (path.read_bytes(), svg):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"b/1\.png: cannot be read .UnidentifiedImageError"):
+            read_images(tmp_path)
+    assert ran == []
+
+
+def test_images_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
+    free = type("Memory", (), {"available": 3 * 12 * 2 - 1})
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    with pytest.raises(DataError, match=f"{tmp_path.name}.*: needs .* of memory"):
+        read_images(three(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["b\n<script>", "\x1b[2J", "b\udcff", "\u202eb", "=1+1", "b" * 200])
+def test_names_of_any_bytes(tmp_path, name):
+    draw(three(tmp_path) / "train" / name / "1.png", 0)
+    if name in ("\u202eb", "=1+1", "b" * 200):
+        assert name in read_images(tmp_path).classes
+        return
+    with pytest.raises(DataError, match=r"has the class .*, a name with control characters or broken text") as caught:
+        read_images(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def test_the_first_picture_of_an_animation_is_read(tmp_path):
+    frames = [Image.new("L", (4, 3), value) for value in (7, 200)]
+    (three(tmp_path) / "train/b/1.png").unlink()
+    frames[0].save(tmp_path / "train/b/1.tif", save_all=True, append_images=frames[1:])
+    assert read_images(tmp_path).train.x[1].unique().tolist() == [7]
 
 
 @pytest.mark.parametrize("names", [[], ["train/a/1.png"], ["a/1.png", "b/1.png"], ["1.png"]])

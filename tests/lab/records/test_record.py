@@ -113,6 +113,19 @@ def test_every_whole_number_of_images_is_one(tmp_path, record, images):
         )
 
 
+@pytest.mark.parametrize("field", ["seed", "updates", "parameters", "examples", "test_images"])
+def test_numbers_with_many_digits_are_refused(tmp_path, record, field):
+    forged = changed(record, **{field: 10**400}).sealed()
+    assert complaint(written(tmp_path, forged.dump())).startswith(f"is not a record: {field} Input should be less than")
+
+
+def test_a_nan_and_a_very_long_text_are_refused(tmp_path, record):
+    text = record.dump().replace(f'"{ERROR}": 10.0', f'"{ERROR}": NaN')
+    assert f"{ERROR} Input should be a finite number" in complaint(written(tmp_path, text))
+    forged = changed(record, commit="x" * 5000).sealed()
+    assert "commit String should have at most 4096" in complaint(written(tmp_path, forged.dump()))
+
+
 @pytest.mark.parametrize(
     ("training", "said"), [({"updates": 400}, "400"), ({}, "None"), (None, "None"), (7, "None"), ([], "None")]
 )
@@ -136,7 +149,7 @@ def test_a_curve_with_lists_of_several_lengths_is_refused(tmp_path, record):
         ({"test_error_percent": -1}, "test_error_percent Input should be greater than or equal to 0"),
         ({"test_error_percent": 100.5}, "test_error_percent Input should be less than or equal to 100"),
         ({"milliseconds_per_update": 0}, "milliseconds_per_update Input should be greater than 0"),
-        ({"test_images": 0}, "test_images Input should be greater than 0"),
+        ({"test_images": 0}, "test_images Input should be greater than or equal to 1"),
         ({"curve": {"update": [float("inf")]}}, "curve.update.0 Input should be a finite number"),
         ({"seed": "zero"}, "seed Input should be a valid integer"),
         ({"machine": {"cpu": "\ud800"}}, "'utf-8' codec can't encode character"),

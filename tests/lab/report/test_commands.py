@@ -8,7 +8,7 @@ import pytest
 from advdrop.lab.config.config import RunConfig, merged, overrides
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.commands import commands, shell
+from advdrop.lab.report.commands import _as_yaml, commands, shell
 from ledger import EXAMPLES, SHAPE, loose_of, run_of
 
 
@@ -80,3 +80,8 @@ def test_a_shell_reads_the_word_as_it_was(name):
     assert "<" not in line
     assert "```" not in line
     assert subprocess.run(["bash", "-c", line], capture_output=True, check=True, timeout=20).stdout.decode() == name
+
+
+@pytest.mark.parametrize("text", ["[", "&a [*a]", "!!timestamp x", "1", "cpu"])
+def test_a_setting_of_any_text_is_read_back(text):
+    assert overrides([f"engine.accelerator={_as_yaml(text)}"]) == {"engine": {"accelerator": text}}

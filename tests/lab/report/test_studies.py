@@ -256,3 +256,8 @@ def test_what_is_written_in_a_measurement_is_escaped():
 
 def test_the_details_of_a_measurement_leave_out_its_picture():
     assert f"({len(PICTURE)} characters)" in details(autoencoder_of(picture=PICTURE))
+
+
+def test_a_measurement_without_its_numbers_is_refused_by_name():
+    with pytest.raises(RecordError, match=r"measurement autoencoder mnist5k dropout seed 0 \(KeyError"):
+        studies_of([autoencoder_of(numbers={})])

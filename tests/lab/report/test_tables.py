@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from advdrop.lab.report import text_table
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import FORMATS
 from advdrop.lab.report.sections import Cell, Table
 from advdrop.lab.report.tables import comma_separated, escaped, latex, markdown
-from ledger import loose_of
+from ledger import hostile, loose_of, run_of
 
 NAMES = [
     "<script>alert(1)</script>",
@@ -27,7 +28,14 @@ NAMES = [
     "=1+1",
     "[1ex]",
     "two\n\nlines",
+    "\\\\ \\hline",
+    "end``` $$",
+    "1. a",
+    "Ünïcödé 数字",
+    "long " * 800,
 ]
+UNSEEN = ["\u202egnp.exe", "\u200f\u2066x", "\x1b[2J\x1b]0;x\x07", "\x00\x08", "\ufeffx", "\x7f\x9b1m", "a\u2028b\x85c"]
+"""Characters that change how others look, or that a terminal obeys."""
 
 
 def table(name):
@@ -66,10 +74,12 @@ def test_latex_keeps_its_cells(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_csv_is_read_back_and_has_no_tags(name):
     (_, first, _) = csv.reader(io.StringIO(comma_separated(table(name))))
-    assert first[0].removeprefix("'") == name.replace("<", "&lt;")
+    assert first[0].removeprefix("'") == one_line(name).replace("<", "&lt;")
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-cmd|'/C calc'!A0", "@SUM(A1)", "\t=1", "-", "+-1"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+cmd", "-cmd|'/C calc'!A0", "@SUM(A1)", "\t=1", "\n=1", "\u200b=1", "＝1+1", "-", "+-1"]
+)
 def test_csv_has_no_formulas(text):
     assert comma_separated(Table(["a"], [[text]])).splitlines()[1].lstrip('"').startswith("'")
 
@@ -80,7 +90,7 @@ def test_numbers_are_numbers_in_csv(text):
     assert row[0] == text
 
 
-@pytest.mark.parametrize("name", NAMES[:3])
+@pytest.mark.parametrize("name", [*NAMES[:3], *NAMES[-5:]])
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_data_set_may_have_any_name(form, name):
     text = FORMATS[form](
@@ -89,6 +99,21 @@ def test_a_data_set_may_have_any_name(form, name):
     assert "<script" not in text
     shown = {"html": html.escape(name), "latex": escaped(name.rpartition("/")[2])}.get(form)
     assert shown is None or shown in text
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_format_keeps_a_character_that_cannot_be_seen(form, name, tmp_path):
+    suite = hostile(tmp_path, f"x{name}")
+    records = [run_of(suite, row, commit=name, machine={name: name}) for row in ("pi", "vadd")]
+    found = results_of([*records, loose_of("pi", dataset=f"{name}.npz")], {suite.key: suite})
+    text = FORMATS[form](found, [])
+    assert {letter for letter in text if not letter.isprintable()} <= {"\n"}
+
+
+def test_a_table_for_the_terminal_has_only_what_can_be_seen():
+    for name in UNSEEN:
+        assert all(row.isprintable() for row in text_table.table([name, "n"], [[name, "1"]]).split("\n"))
 
 
 @pytest.mark.parametrize(

@@ -156,3 +156,13 @@ def test_runs_without_differences_share_a_fingerprint(small):
     half = base.model_copy(update={"engine": base.engine.model_copy(update={"precision": "bf16"})})
     assert differences(base, half) == ["engine.precision"]
     assert fingerprint(base) != fingerprint(half)
+
+
+@pytest.mark.parametrize("name", ["..", ".hidden", "a/b", ""])
+def test_no_name_of_a_suite_leaves_its_folder(tmp_path, name):
+    path = small_suite(tmp_path)
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values["rows"][name] = {"name": "x", "method": "pi"}
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be part of a file's name"):
+        Suite.load(str(path))

@@ -21,6 +21,7 @@ from typer.exceptions import TyperException
 
 import advdrop
 from advdrop.lab.cli import options
+from advdrop.lab.report.text_table import line
 from advdrop.suggest import did_you_mean
 
 APP = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["--help", "-h"]})
@@ -120,5 +121,5 @@ def _function(command: type[Any]) -> Callable[[Any], int]:
 def _complain(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(f"advdrop: {' '.join(message.split())}", file=sys.stderr)
+    print(f"advdrop: {line(message)}", file=sys.stderr)
     return code

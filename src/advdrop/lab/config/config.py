@@ -24,6 +24,7 @@ from advdrop.lab.config.terms import (
     Terms,
     Whole,
 )
+from advdrop.lab.files import read_small
 from advdrop.suggest import did_you_mean
 
 
@@ -212,7 +213,10 @@ class RunConfig(Section):
     @classmethod
     def read(cls, path: Path) -> RunConfig:
         """Read ``config.yaml``."""
-        return cls.of(read_yaml(path, "configuration"))
+        try:
+            return cls.of(read_yaml(path, "configuration"))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {str(error).removeprefix(f'{path} ')}") from None
 
     def dump(self) -> str:
         """Return the text of ``config.yaml``."""
@@ -240,19 +244,28 @@ def _different(mine: Mapping[str, Any], others: Mapping[str, Any], prefix: str =
             yield f"{prefix}{key}"
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads no aliases: a few lines of them can stand for more than fits into memory, or for themselves."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*name); write the values out")
+        return super().compose_node(parent, index)
+
+
 def parse_yaml(text: str | bytes, place: str) -> Any:
     """Return the value of a YAML text, or raise a ConfigError that begins with its place."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)  # a safe one
     except RecursionError:
         raise ConfigError(f"{place} is nested too deeply; a configuration has at most four levels") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
+    except Exception as error:  # a date, a number or a tag that does not fit raises anything
         raise ConfigError(f"{place} is not YAML: {' '.join(str(error).split())}") from None
 
 
 def read_yaml(path: Path, what: str) -> dict[str, Any]:
     """Return the values of a YAML file, or raise a one-line ConfigError that says what it should hold."""
-    values = parse_yaml(path.read_bytes(), str(path))
+    values = parse_yaml(read_small(path, 1 << 17), str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds no {what}")
     return values

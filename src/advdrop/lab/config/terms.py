@@ -46,7 +46,7 @@ Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, lt=LIMIT)]
 class Section(BaseModel):
     """A part of the configuration. Unknown keys are refused, and values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=4096)
 
 
 class Method(Section):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -29,11 +30,21 @@ def reading(path: Path, kind: type[ValueError] = DataError, advice: str = "get t
     """Turn any error while a file is read into one that names the file and says what to do."""
     try:
         yield
-    except kind:
-        raise
     except Exception as error:  # a damaged file can raise anything in the packages that read it
-        reason = str(error).partition("\n")[0] or "no reason given"
-        raise kind(f"{path}: cannot be read ({type(error).__name__}: {reason}); {advice}") from error
+        if not isinstance(error, kind):
+            reason = str(error).partition("\n")[0][:300] or "no reason given"
+            raise kind(f"{path}: cannot be read ({type(error).__name__}: {reason}); {advice}") from error
+        if str(path) in str(error):
+            raise
+        raise kind(f"{path}: {error}") from error
+
+
+def check_memory(where: Path, size: int) -> None:
+    """Refuse what needs more than half of the free memory when it is unpacked: examples are copied once."""
+    free = psutil.virtual_memory().available
+    if size > free // 2:
+        needed, there = (f"{count / 2**30:,.1f} GiB" for count in (2 * size, free))
+        raise DataError(f"{where}: needs {needed} of memory, {there} are free; use fewer or smaller examples")
 
 
 @dataclass(frozen=True)

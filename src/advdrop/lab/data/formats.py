@@ -6,11 +6,15 @@ No reader runs anything that it finds in a file. A file that cannot be used rais
 from __future__ import annotations
 
 import gzip
+import io
+import struct
 import tarfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import islice
+from math import prod
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
 
 import numpy as np
 
@@ -22,6 +26,11 @@ Pair = tuple[Examples, Examples]
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
 CIFAR_BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 CIFAR_RECORD = 1 + 3 * 32 * 32
+LARGEST = 1 << 28
+"""Bytes that a file may unpack to; the largest file of a data set with a name has 225 million."""
+MATRIX, COMPRESSED = 14, 15  # kinds of elements of a Matlab file
+NUMBERS = {1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8", 13: "<u8"}
+"""The other kinds that are read, and their types in numpy."""
 
 
 def read_mnist5k(_: Path) -> Pair:
@@ -61,12 +70,27 @@ def read_idx_pairs(folder: Path) -> Pair:
 def read_idx(path: Path) -> Array:
     """Read the bytes of an idx file, or of its gzipped form beside it, in the shape that the header gives."""
     zipped = path.with_name(f"{path.name}.gz")
-    with reading(zipped if zipped.is_file() else path):
-        content = gzip.decompress(zipped.read_bytes()) if zipped.is_file() else path.read_bytes()
-        if content[:3] != b"\0\0\x08":
-            raise ValueError(f"an idx file of bytes does not start with {content[:3]!r}")
-        shape = np.frombuffer(content, ">u4", count=content[3], offset=4).tolist()
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    found = zipped if zipped.is_file() else path
+    with reading(found), _opened(found) as file:
+        start = file.read(4)
+        if start[:3] != b"\0\0\x08":
+            raise ValueError(f"an idx file of bytes does not start with {start[:3]!r}")
+        shape = np.frombuffer(file.read(4 * start[3]), ">u4", count=start[3]).tolist()
+        return np.frombuffer(_read(file, prod(shape)), np.uint8).reshape(shape)
+
+
+def _opened(path: Path) -> io.BufferedIOBase:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def _read(file: io.BufferedIOBase, promised: int) -> bytes:
+    """Return the rest of a file, unpacked; one byte too many if there is more than was promised."""
+    if promised > LARGEST:
+        raise ValueError(f"its header promises {promised:,} bytes, and a file of a known data set has fewer")
+    content = file.read(promised + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"it unpacks to more than {LARGEST:,} bytes, and a file of a known data set does not")
+    return content
 
 
 def read_svhn(folder: Path) -> Pair:
@@ -74,14 +98,45 @@ def read_svhn(folder: Path) -> Pair:
 
     The label of the digit zero is 10 in the files and 0 here.
     """
-    from scipy.io import loadmat
 
     def part(path: Path) -> Examples:
         with reading(path):
-            content = loadmat(path, variable_names=["X", "y"])
+            content = read_matlab(path)
             return Examples.of(content["X"].transpose(3, 2, 0, 1), content["y"][:, 0] % 10)
 
     return part(folder / "train_32x32.mat"), part(folder / "test_32x32.mat")
+
+
+def read_matlab(path: Path) -> dict[str, Array]:
+    """Read the arrays of numbers in a Matlab 5 file. scipy's reader crashes the process on a file with a wrong byte."""
+    content = memoryview(_whole(path))
+    if bytes(content[126:128]) != b"IM":
+        raise ValueError("it is not a Matlab 5 file")
+    found = {}
+    for kind, data in _elements(content[128:]):
+        if kind == COMPRESSED:
+            ((kind, data),) = _elements(memoryview(zlib.decompressobj().decompress(data, LARGEST)))
+        if kind != MATRIX:
+            raise ValueError(f"it has an element of kind {kind}")
+        _, (_, shape), (_, name), (stored, values) = islice(_elements(data), 4)
+        if stored not in NUMBERS:
+            raise ValueError("it holds something other than arrays of numbers")
+        array = np.frombuffer(values, NUMBERS[stored])
+        found[bytes(name).decode()] = array.reshape(np.frombuffer(shape, "<i4"), order="F")
+    return found
+
+
+def _elements(content: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the kind and the bytes of each element of a Matlab 5 file, or of one of its matrices."""
+    at = 0
+    while at < len(content):
+        kind, size = struct.unpack_from("<II", content, at)
+        if short := kind >> 16:  # up to four bytes, beside the kind
+            yield kind & 0xFFFF, content[at + 4 : at + 4 + short]
+            at += 8
+        else:
+            yield kind, content[at + 8 : at + 8 + size]
+            at += 8 + size + (0 if kind == COMPRESSED else -size % 8)
 
 
 def read_cifar(folder: Path) -> Pair:
@@ -91,15 +146,29 @@ def read_cifar(folder: Path) -> Pair:
     """
     archive = folder / CIFAR_ARCHIVE
     with reading(archive if archive.is_file() else folder):
-        if archive.is_file():
-            with tarfile.open(archive) as tar:
-                members = {PurePosixPath(member.name).name: member for member in tar if member.isfile()}
-                contents = [cast(IO[bytes], tar.extractfile(members[name])).read() for name in CIFAR_BATCHES]
-        else:
-            contents = [(folder / name).read_bytes() for name in CIFAR_BATCHES]
-        records = [np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD) for content in contents]
+        contents = _archived(archive) if archive.is_file() else {name: _whole(folder / name) for name in CIFAR_BATCHES}
+        for name in CIFAR_BATCHES:
+            if len(contents[name]) % CIFAR_RECORD:
+                raise ValueError(f"{name} has {len(contents[name]):,} bytes, which are not records of {CIFAR_RECORD:,}")
+        records = [np.frombuffer(contents[name], np.uint8).reshape(-1, CIFAR_RECORD) for name in CIFAR_BATCHES]
     train, test = np.concatenate(records[:-1]), records[-1]
     return _cifar_examples(train), _cifar_examples(test)
+
+
+def _archived(path: Path) -> dict[str, memoryview]:
+    """Return the content of each file of an archive by its name, without the folders."""
+    content = _whole(path)
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        members = [member for member in islice(tar, 100) if member.isfile()]
+    return {
+        PurePosixPath(member.name).name: memoryview(content)[member.offset_data : member.offset_data + member.size]
+        for member in members
+    }
+
+
+def _whole(path: Path) -> bytes:
+    with _opened(path) as file:
+        return _read(file, LARGEST)
 
 
 def _cifar_examples(records: Array) -> Examples:

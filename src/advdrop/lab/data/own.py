@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import category
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advdrop.lab.data.examples import UNLABELED, Array, DataError, DataSet, Examples, every_fifth, reading
+from advdrop.lab.data.examples import (
+    UNLABELED,
+    Array,
+    DataError,
+    DataSet,
+    Examples,
+    check_memory,
+    every_fifth,
+    reading,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""What an image file may hold, whatever its name is. Pillow knows others too, and runs Ghostscript for one of them."""
 
 
 class RawPart(NamedTuple):
@@ -31,14 +45,26 @@ def read_npz(path: Path) -> DataSet:
 
     See `features` for the arrays and `build` for the labels.
     """
+    with reading(path):
+        if not is_zipfile(path):  # numpy would speak of pickles
+            raise ValueError("it is not an npz file, or its end is missing")
+        return _read_npz(path)
+
+
+def _read_npz(path: Path) -> DataSet:
     # Opened here, because numpy does not close a file that it cannot read.
-    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        arrays = {key.lower(): content[key] for key in content}
-    missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
-    if missing:
-        raise DataError(f"{path}: lacks {', '.join(missing)}, has {', '.join(sorted(arrays)) or 'nothing'}")
-    train, test = (RawPart(f"{path}: x_{part}", arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
-    return build(path.stem, train, test)
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        names = {key.lower(): key for key in content}
+        missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in names]
+        if missing:
+            raise DataError(f"{path}: lacks {', '.join(missing)}, has {', '.join(sorted(names)) or 'nothing'}")
+        check_memory(path, sum(member.file_size for member in content.zip.infolist()))  # never more is unpacked
+
+        def part(name: str) -> RawPart:
+            x, y = (np.asarray(content[names[f"{kind}_{name}"]]) for kind in "xy")  # a member may be no array
+            return RawPart(f"{path}: x_{name}", x, y)
+
+        return build(path.stem, part("train"), part("test"))
 
 
 def features(where: str, x: Array) -> Array:
@@ -90,10 +116,13 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     unknown = sorted(set(y_test.tolist()) - set(classes.tolist()))
     if unknown:
         raise DataError(f"{test.where} has the class {unknown[0]!r}, which no training example has")
+    names = tuple(map(str, classes))
+    if odd := [name for name in names if any(category(letter) in ("Cc", "Cs") for letter in name)]:
+        raise DataError(f"{train.where} has the class {odd[0]!a}, a name with control characters or broken text")
     positions = np.where(known, np.searchsorted(classes, y_train), UNLABELED)
     train_examples = Examples.of(features(train.where, train.x), positions)
     test_examples = Examples.of(features(test.where, test.x), np.searchsorted(classes, y_test))
-    return DataSet(name, train_examples, test_examples, tuple(map(str, classes)))
+    return DataSet(name, train_examples, test_examples, names)
 
 
 def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:
@@ -105,6 +134,10 @@ def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:
     if y.dtype.kind in "US":
         y = np.char.decode(y, "utf-8") if y.dtype.kind == "S" else y
         return y != "", y
+    if y.dtype == np.uint64 and y.max(initial=0) > np.iinfo(np.int64).max:
+        raise DataError(
+            f"{part.where} has labels up to {y.max()}, more than an int64 can hold; number the classes anew"
+        )
     y = y.astype(np.int64)
     return y != UNLABELED, y
 
@@ -114,11 +147,17 @@ def read_images(root: Path) -> DataSet:
 
     ``ROOT/train/CLASS/*`` and ``ROOT/test/CLASS/*``, or ``ROOT/CLASS/*`` of which `every_fifth` is held out as test.
     Images in ``ROOT/unlabeled`` are added to the training examples. Files are sorted by name. Hidden files, and files
-    that are not images, are ignored.
+    that are not images by their name, are ignored.
 
     All images must have one size, and be gray ``(N, 1, H, W)`` or color ``(N, 3, H, W)``: bilevel images count as gray,
-    palettes and other color spaces as color. Transparency is dropped. More than 8 bits a channel are refused.
+    palettes and other color spaces as color. Transparency is dropped. More than 8 bits a channel are refused. Of an
+    animation the first picture is read, and a rotation by EXIF is not applied.
     """
+    with reading(root, advice="rename or repair it"):
+        return _read_images(root)
+
+
+def _read_images(root: Path) -> DataSet:
     if (root / "train").is_dir():
         train, test = _class_files(root / "train"), _class_files(root / "test")
     else:
@@ -141,16 +180,25 @@ def read_images(root: Path) -> DataSet:
 
 def _class_files(folder: Path) -> list[tuple[Path, str]]:
     """Return the images below each folder in ``folder``, with its name; a folder without images is not a class."""
-    classes = sorted(path for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+    folders = folder.iterdir() if folder.is_dir() else ()
+    classes = sorted(path for path in folders if path.is_dir() and not path.name.startswith("."))
     return [(file, path.name) for path in classes for file in _image_files(path)]
 
 
 def _image_files(folder: Path) -> list[Path]:
-    def wanted(path: Path) -> bool:
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not hidden
+    """Return the images in a folder and below; one that cannot be opened is not left out in silence."""
 
-    return sorted(filter(wanted, folder.rglob("*")))
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = []
+    for base, folders, names in os.walk(folder, onerror=refuse) if folder.is_dir() else ():
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(base, name) for name in names if not name.startswith(".")]
+    images = sorted(path for path in found if path.suffix.lower() in IMAGE_SUFFIXES)
+    if odd := [path for path in images if not path.is_file()]:  # to open a pipe would wait forever
+        raise DataError(f"{odd[0]} is a link to nothing, a pipe or a device, not an image; remove it")
+    return images
 
 
 def _read_image_files(files: Sequence[Path]) -> Array:
@@ -162,12 +210,13 @@ def _read_image_files(files: Sequence[Path]) -> Array:
         # Pillow only warns of images that unpack to gigabytes.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for number, file in enumerate(files):
-            with reading(file), Image.open(file) as image:
+            with reading(file), Image.open(file, formats=IMAGE_FORMATS) as image:
                 if number and (image.height, image.width) != pixels.shape[2:]:  # an image may be too large to unpack
                     shown, other = f"{image.width}×{image.height}", f"{pixels.shape[3]}×{pixels.shape[2]}"
                     raise DataError(f"{file} has the size {shown}, {files[0]} has {other}; resize them to one size")
                 found = image_pixels(image, file)
             if not number:
+                check_memory(file.parent, len(files) * found.size)
                 pixels = np.empty((len(files), *found.shape), np.uint8)
             elif len(found) != pixels.shape[1]:
                 kind, other = ("gray", "in color") if len(found) == 1 else ("in color", "gray")

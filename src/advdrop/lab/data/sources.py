@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from advdrop.lab.data.examples import DataError, DataSet
-from advdrop.lab.data.formats import READERS
+from advdrop.lab.data.examples import DataError, DataSet, reading
+from advdrop.lab.data.formats import LARGEST, READERS
 from advdrop.lab.data.own import read_images, read_npz
 from advdrop.lab.files import cache_folder
 from advdrop.suggest import did_you_mean
@@ -49,21 +52,22 @@ class Source:
 
     def read(self, folder: Path) -> DataSet:
         """Read the files in a folder."""
-        train, test = READERS[self.format](folder)
-        for part, found, count in (("training", train, self.counts[0]), ("test", test, self.counts[1])):
-            expected, shape = (count, *self.shape), tuple(found.x.shape)
-            if shape != expected:
+        with reading(folder):
+            train, test = READERS[self.format](folder)
+            for part, found, count in (("training", train, self.counts[0]), ("test", test, self.counts[1])):
+                expected, shape = (count, *self.shape), tuple(found.x.shape)
+                if shape != expected:
+                    raise DataError(
+                        f"the {part} examples of {self.name} are {expected}, {folder} holds {shape}; download its "
+                        "files again, or load a part of it as your own npz file"
+                    )
+            first = tuple(test.y[: len(self.first_labels)].tolist())
+            if first != self.first_labels:
                 raise DataError(
-                    f"the {part} examples of {self.name} are {expected}, {folder} holds {shape}; download its files "
-                    "again, or load a part of it as your own npz file"
+                    f"{folder} holds something other than {self.name}: its test labels begin with {first}, "
+                    f"not {self.first_labels}; choose another data folder"
                 )
-        first = tuple(test.y[: len(self.first_labels)].tolist())
-        if first != self.first_labels:
-            raise DataError(
-                f"{folder} holds something other than {self.name}: its test labels begin with {first}, "
-                f"not {self.first_labels}; choose another data folder"
-            )
-        return DataSet(self.name, train, test, self.classes)
+            return DataSet(self.name, train, test, self.classes)
 
 
 def _catalog() -> dict[str, Source]:
@@ -163,7 +167,8 @@ def check(name: str, data_dir: Path | str | None = None) -> str:
 def fetch(name: str, md5: str, urls: Iterable[str], folder: Path, *, progress: bool = False) -> None:
     """Download a file with pooch: retried, verified by its MD5, and only then given its name.
 
-    ``urls`` are the addresses of folders that have it, in the order in which they are tried.
+    ``urls`` are the addresses of folders that have it, in the order in which they are tried. After a failure nothing is
+    left, not even an empty folder.
     """
     import pooch
 
@@ -174,18 +179,34 @@ def fetch(name: str, md5: str, urls: Iterable[str], folder: Path, *, progress: b
 
     def download(url: str, output: str, _: object) -> None:
         Path(output).unlink()  # pooch's file is readable by its owner only; a new one has the usual permissions
-        http(url, output, None)
+        with _Limited(io.FileIO(output, "w")) as file:
+            http(url, file, None)
 
     tried = []
-    for url in urls:
-        source = pooch.create(folder, f"{url}/", registry={name: f"md5:{md5}"}, retry_if_failed=RETRIES)
-        try:
-            source.fetch(name, downloader=download)
-            return
-        except (OSError, ValueError) as error:
-            tried.append(f"{url}/{name} ({_reason(error)})")
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        for url in urls:
+            source = pooch.create(folder, f"{url}/", registry={name: f"md5:{md5}"}, retry_if_failed=RETRIES)
+            try:
+                source.fetch(name, downloader=download)
+                return
+            except (OSError, ValueError) as error:
+                tried.append(f"{url}/{name} ({_reason(error)})")
+    finally:
+        with suppress(OSError):  # one that is not empty stays
+            for path in made:
+                path.rmdir()
     reasons = "; ".join(tried) or "there is no address for it"
     raise DataError(f"{name} cannot be downloaded: {reasons}; download it yourself into {folder}")
+
+
+class _Limited(io.BufferedWriter):
+    """A file for what a server sends, which may be without end."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > LARGEST:
+            raise OSError(errno.EFBIG, f"more than {LARGEST:,} bytes")
+        return super().write(data)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from advdrop.lab.config.terms import Count, Whole
 from advdrop.lab.records.record import Sealed, is_measurement
 
 LEVELS = 31  # a packed picture has the levels -31 to 31
@@ -29,12 +30,14 @@ class Measurement(Sealed):
     study: str
     dataset: str
     row: str
-    seed: int
+    seed: Whole
     settings: dict[str, Any]
     numbers: dict[str, float] = Field(description="for tables and claims")
     series: dict[str, list[float]] = Field(description="for charts")
-    picture: str | None = Field(None, description="packed by advdrop.lab.studies.autoencoders.packed")
-    shape: tuple[int, ...] = Field((), description="of a tile of the picture")
+    picture: str | None = Field(
+        None, max_length=1 << 24, description="packed by advdrop.lab.studies.autoencoders.packed"
+    )
+    shape: tuple[Count, ...] = Field((), description="of a tile of the picture")
     dataset_checksum: str
     versions: dict[str, str]
     commit: str | None

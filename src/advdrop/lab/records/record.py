@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from advdrop.lab.choices import Labels
 from advdrop.lab.config.config import first_error
-from advdrop.lab.config.terms import Section
+from advdrop.lab.config.terms import Count, Section, Whole
 from advdrop.lab.files import read_json, write_text
 
 if TYPE_CHECKING:  # imports torch
@@ -97,17 +97,17 @@ class Record(Sealed):
     method: str
     dataset: str
     labels: Labels
-    seed: int
-    updates: int
+    seed: Whole
+    updates: Count
     test_error_percent: float = Field(ge=0, le=100)
     milliseconds_per_update: float = Field(gt=0)
     seconds: float = Field(ge=0)
-    parameters: int
+    parameters: Whole
     curve: dict[str, list[float | None]] = Field(description="for each metric, a value for each epoch or None")
     config: dict[str, Any] = Field(description="the whole configuration without the folder of the data")
-    shape: tuple[int, ...]
-    examples: int
-    test_images: int = Field(gt=0)
+    shape: tuple[Count, ...]
+    examples: Count
+    test_images: Count
     dataset_checksum: str
     split_checksum: str
     versions: dict[str, str]

@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 import textwrap
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advdrop.lab.records.measurement import LEVELS
+from advdrop.lab.report.text_table import line as one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +152,9 @@ def drawing(title: str, height: float, names: Sequence[str] = ()) -> Iterator[tu
             if names:
                 figure.legend(loc="outside lower left", ncols=_columns(names))
             text = io.StringIO()
-            figure.savefig(text, format="svg", metadata={"Date": None})
+            with warnings.catch_warnings():  # text stays text: the reader's fonts may have what matplotlib's lacks
+                warnings.filterwarnings("ignore", "Glyph .* missing")
+                figure.savefig(text, format="svg", metadata={"Date": None})
             return inline(text.getvalue(), said)
 
         yield figure, save
@@ -158,7 +162,7 @@ def drawing(title: str, height: float, names: Sequence[str] = ()) -> Iterator[tu
 
 def plain(text: str, most: int = 100) -> str:
     """Return a text on one line, cut after this many letters, in which matplotlib finds no formula."""
-    text = " ".join(text.split())
+    text = one_line(text)
     return (text if len(text) <= most else f"{text[: most - 1]}…").replace("$", r"\$")
 
 
@@ -179,7 +183,9 @@ def inline(svg: str, said: str) -> str:
 
     svg = re.sub("<[^>]+>", tag, svg)
     box = svg.split('viewBox="')[1].split('"')[0]
-    return re.sub("<svg[^>]*>", lambda _: f'<svg viewBox="{box}" role="img" aria-label="{escape(said)}">', svg, count=1)
+    return re.sub(
+        "<svg[^>]*>", lambda _: f'<svg viewBox="{box}" role="img" aria-label="{escape(one_line(said))}">', svg, count=1
+    )
 
 
 def _fewer_colors(picture: str) -> str:

@@ -6,10 +6,10 @@ import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-import yaml
-
+from advdrop.lab.config.config import ConfigError, parse_yaml
 from advdrop.lab.report.collect import LOOSE, Results, config_in, flat
 from advdrop.lab.suites.suite import Key, differences, suites
 
@@ -53,7 +53,10 @@ def _without_suite(results: Results, row: str) -> list[str]:
 
 def _as_yaml(value: Any) -> str:
     """Return a value as ``--set`` reads it."""
-    return value if isinstance(value, str) and yaml.safe_load(value) == value else json.dumps(value)
+    with suppress(ConfigError):
+        if isinstance(value, str) and parse_yaml(value, "") == value:
+            return value
+    return json.dumps(value)
 
 
 def shell(words: Iterable[str]) -> str:

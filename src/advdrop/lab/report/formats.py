@@ -19,6 +19,7 @@ from advdrop.lab.report.figures import figures
 from advdrop.lab.report.sections import Table, configuration_table, error_table, sections
 from advdrop.lab.report.studies import Study, study_sections
 from advdrop.lab.report.tables import plain
+from advdrop.lab.report.text_table import visible
 
 COLUMNS = [
     *("suite", "protocol", "preset", "column", "row", "method", "dataset", "labels", "seed", "updates"),
@@ -57,9 +58,15 @@ def markdown(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
 def _rendered(template: str, *, autoescape: bool, **values: Any) -> str:
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=autoescape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(autoescape=autoescape, finalize=_shown, **options)
     text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     return environment.from_string(text).render(sections=sections, study_sections=study_sections, **values)
+
+
+def _shown(value: Any) -> Any:
+    """Return what is visible of a text; the markup of a template stays as it is."""
+    return visible(value) if type(value) is str else value
 
 
 def anchor(record: Record | Measurement) -> str:
@@ -110,7 +117,7 @@ def as_json(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
             each.model_dump(mode="json", exclude={"picture"}) for study in studies for each in study.measurements
         ],
     }
-    return json.dumps(values, indent=1, ensure_ascii=False).replace("<", r"\u003c") + "\n"
+    return json.dumps(values, indent=1).replace("<", r"\u003c") + "\n"
 
 
 def _numbers(results: Results) -> dict[str, Any]:

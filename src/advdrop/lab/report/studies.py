@@ -76,7 +76,11 @@ def studies_of(found: Iterable[Measurement]) -> list[Study]:
     made = []
     for (kind, dataset), parts in sorted(groups.items()):
         for part, name in zip(parts, _names(parts), strict=True):
-            study = makers[kind](dataset, sorted(part, key=lambda one: one.seed))
+            try:
+                study = makers[kind](dataset, sorted(part, key=lambda one: one.seed))
+            except Exception as error:  # a number that is missing, of another kind or too large
+                reason = f"{type(error).__name__}: {error}"
+                raise RecordError(f"no study can be made of the measurement {part[0].name} ({reason})") from error
             made.append(replace(study, title=f"{study.title}{name}"))
     return made
 

@@ -11,6 +11,7 @@ import re
 
 from advdrop.lab.report import text_table
 from advdrop.lab.report.sections import Cell, Table
+from advdrop.lab.report.text_table import line
 
 
 def markdown(table: Table) -> str:
@@ -20,7 +21,7 @@ def markdown(table: Table) -> str:
 
 def _marked(cell: Cell) -> str:
     if cell.kind == "code":
-        return f"`{_line(cell.text).replace('`', '').replace('|', '')}`"
+        return f"`{line(cell.text).replace('`', '').replace('|', '')}`"
     return f"**{plain(cell.text)}**" if cell.kind == "bold" else plain(cell.text)
 
 
@@ -30,16 +31,16 @@ def plain(text: str) -> str:
     >>> plain("a|b *c* <i> l_AT _d_ x&y &lt;")
     'a\\|b \\*c\\* &lt;i> l_AT \\_d\\_ x&y &amp;lt;'
     """
-    text = re.sub(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", _line(text))
+    text = re.sub(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line(text))
     return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
 
 
 def latex(table: Table) -> str:
     """Render a table as a tabular, bold where the paper is and where a mean is the lowest."""
     rows = [[_set(cell) for cell in row] for row in table.cells]
-    head, *lines = (" & ".join(row) + r" \\" for row in ([escaped(name) for name in table.head], *rows))
+    head, *body = (" & ".join(row) + r" \\" for row in ([escaped(name) for name in table.head], *rows))
     start = f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
-    return "\n".join([start, r"\hline", head, r"\hline", *lines, r"\hline", r"\end{tabular}"])
+    return "\n".join([start, r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"])
 
 
 def _set(cell: Cell) -> str:
@@ -72,7 +73,7 @@ def escaped(text: str) -> str:
     >>> escaped("Π model, 5 %")
     '$\\Pi$ model, 5 \\%'
     """
-    return "".join(LATEX.get(letter, letter) for letter in _line(text))
+    return "".join(LATEX.get(letter, letter) for letter in line(text))
 
 
 def comma_separated(table: Table) -> str:
@@ -84,10 +85,6 @@ def comma_separated(table: Table) -> str:
 
 
 def _harmless(text: str) -> str:
-    text = text.replace("<", "&lt;")
+    text = line(text).replace("<", "&lt;")
     number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, flags=re.IGNORECASE)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not number else text
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+    return f"'{text}" if text.startswith(tuple("=+-@＝＋－＠")) and not number else text

@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unicodedata import category
+
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""The categories of Unicode for control characters, marks of direction, broken text and other ends of lines."""
+
+
+def visible(text: str) -> str:
+    r"""Return a text without characters that change what others look like in a terminal or a page.
+
+    >>> visible("a\x1b[2J \u202eb")
+    'a[2J b'
+    """
+    return "".join(letter for letter in text if letter == "\n" or category(letter) not in UNSEEN)
+
+
+def line(text: str) -> str:
+    """Return what is visible of a text on one line."""
+    return visible(" ".join(text.split()))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -13,9 +31,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     |--------|-------|
     | pi     | 5.10  |
     """
-    widths = [max(len(line[column]) for line in (head, *rows)) for column in range(len(head))]
+    head, *rows = ([line(cell) for cell in cells] for cells in (head, *rows))
+    widths = [max(len(cells[column]) for cells in (head, *rows)) for column in range(len(head))]
 
-    def line(cells: Sequence[str]) -> str:
+    def row(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
 
-    return "\n".join([line(head), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(line, rows)])
+    return "\n".join([row(head), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(row, rows)])

@@ -109,8 +109,8 @@ class Suite(Section):
             if row.method is None and row.quoted is None:
                 raise ValueError(f"rows.{key} has neither a method nor a source that it is quoted from")
         names = [*self.columns, *self.rows, *self.protocols]
-        if bad := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
-            raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters, digits and . + -")
+        if bad := [name for name in names if not re.fullmatch(r"\w[\w.+-]*", name)]:
+            raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters and digits, then . + -")
         return self
 
     @classmethod

@@ -343,7 +343,7 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     (tmp_path / "runs" / "mine" / "model.safetensors").write_bytes(b"cut off")
     code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
     assert code == 2
-    assert "runs/mine/model.safetensors cannot be read" in err
+    assert "runs/mine/model.safetensors is damaged or belongs to another run" in err
     (tmp_path / "runs" / "mine" / "split.npz").write_bytes(b"PK")
     code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
     assert code == 2

@@ -212,7 +212,10 @@ class RunConfig(Section):
     @classmethod
     def read(cls, path: Path) -> RunConfig:
         """Read ``config.yaml``."""
-        return cls.of(read_yaml(path, "configuration"))
+        try:
+            return cls.of(read_yaml(path, "configuration"))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {str(error).removeprefix(f'{path} ')}") from None
 
     def dump(self) -> str:
         """Return the text of ``config.yaml``."""

@@ -189,9 +189,11 @@ def _after_kill(folder: Path, name: str, ended: Ended, by: int, expected: bytes,
         return "lost"
     finished = (folder / name / "result.json").is_file()
     last = Ended(0, "") if finished else resumed(folder, name)
-    if forced:  # either the old run is whole or the new one can be finished
-        return last.verdict(lambda: not leftovers(folder) and bool(weights(folder / name)))
-    verdict = last.verdict(lambda: weights(folder / name) == expected)
+    if leftovers(folder):  # the next training in the same folder cleans up
+        run([*TRAIN, "--updates", "1", "--out", "next"], folder)
+        shutil.rmtree(folder / "next")
+    # With --force, either the old run is whole or the new one can be finished.
+    verdict = last.verdict(lambda: bool(weights(folder / name)) if forced else weights(folder / name) == expected)
     return "left behind" if verdict == "whole" and leftovers(folder) else verdict
 
 

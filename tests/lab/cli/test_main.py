@@ -109,6 +109,8 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --set seed=x", "seed should be a valid integer"),
         ("train --set training.labeled=2000000", "training.labeled=2000000 is too large for 4,000 examples"),
         ("train --set training.updates=999999999999999999999999999999", "training.updates should be less than"),
+        ("train --dataset digits --set network.hidden=[1000000000]", "the network needs 1,272 GB for its weights"),
+        ("train --dataset digits --set network.hidden=[100000,100000]", " GB; make it smaller (--set network...)"),
         ("train --seed 999999999999999999999999999999", "seed should be less than"),
         ("train --updates 1e3", "Invalid value for '--updates': Input should be a valid integer"),
         ("train --updates", "Option '--updates' requires an argument"),
@@ -347,7 +349,7 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     (tmp_path / "runs" / "mine" / "split.npz").write_bytes(b"PK")
     code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
     assert code == 2
-    assert "runs/mine/split.npz cannot be read" in err
+    assert "runs/mine/split.npz: cannot be read" in err
 
 
 def test_compare_uses_one_split_for_all_methods_and_keeps_what_is_done(capsys, tmp_path):

@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil  # type: ignore[import-untyped]
 import torch
 from safetensors.torch import save
 from torch import nn
 
-from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples, reading
@@ -115,6 +116,7 @@ def training_of(
     config: RunConfig, data: DataSet, split: LabelSplit, preprocess: Preprocess, fabric: Fabric
 ) -> Training:
     """Return the training of the configured network."""
+    refuse_too_large(config, data)
     torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
     network = set_memory_format(blended(config, data.shape, len(data.classes)), config.engine.memory_format)
     companion = None
@@ -227,6 +229,18 @@ def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
     main = network_of(config, shape, classes)
     share = config.objective.blend
     return Blend(main, network_of(config, shape, classes), share) if share else main
+
+
+def refuse_too_large(config: RunConfig, data: DataSet) -> None:
+    """Raise an error if the network cannot be trained in the memory of this machine."""
+    with torch.device("meta"):  # takes no memory
+        numbers = 4 * sum(p.numel() for p in blended(config, data.shape, len(data.classes)).parameters())
+    needed, here = 4 * numbers / 2**30, psutil.virtual_memory().total / 2**30
+    if needed > here:
+        raise ConfigError(
+            f"the network needs {needed:,.0f} GB for its weights, their gradients and the moments of Adam, and this "
+            f"machine has {here:,.0f} GB; make it smaller (--set network...)"
+        )
 
 
 def load_network(path: Path, data: DataSet) -> nn.Module:

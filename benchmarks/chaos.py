@@ -120,7 +120,8 @@ def _become(arguments: list[str], folder: Path, log: Path) -> None:
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+        sys.stdout = os.fdopen(1, "w", buffering=1)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")  # as that of Python
         code = advdrop(arguments)
     except BaseException:  # the command line should have caught it
         import traceback
@@ -175,6 +176,7 @@ def kills(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
                 shutil.copytree(folder / "whole", folder / name)
             force = ["--force", "--seed", "1"] if forced else []
             ended = run([*TRAIN, "--out", name, *force], folder, after=after, by=by)
+            what += f": {ended.code} {ended.text.strip()[-160:]!r}"
             yield what, _after_kill(folder, name, ended, by, expected, forced)
             shutil.rmtree(folder / name, ignore_errors=True)
 

@@ -173,8 +173,16 @@ def test_an_unknown_key_is_named_with_the_nearest_one(setting, hint):
             {},
             "training.epoch_updates should be less than or equal to 1000000000",
         ),
-        (["vat.iterations=1001"], {"method": "vat"}, "vat.iterations should be less than or equal to 1000, got 1001"),
-        (["vadd-kl.steps=1001"], {"method": "vadd-kl"}, "steps should be less than or equal to 1000, got 1001"),
+        (
+            ["vat.iterations=1001"],
+            {"method": "vat"},
+            "objective.terms.vat.iterations should be less than or equal to 1000, got 1001",
+        ),
+        (
+            ["vadd-kl.steps=1001"],
+            {"method": "vadd-kl"},
+            "objective.terms.vadd-kl.steps should be less than or equal to 1000, got 1001",
+        ),
         (["network=mlp"], {}, "network should be a section of options, got 'mlp'"),
         (["network=null"], {}, "network should be a section of options, got None"),
         (["data=1"], {}, "data should be a section of options, got 1"),

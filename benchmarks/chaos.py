@@ -269,6 +269,8 @@ def runs(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
             way = draw.choice(["deleted", "exchanged", *["mutated"] * 6])
             if way == "deleted":
                 file.unlink()
+            elif file.name == "last.ckpt" and draw.random() < 0.5:
+                way = _forge(draw, file)
             elif way == "exchanged" and (other / file.name).is_file():
                 shutil.copy(other / file.name, file)
             else:
@@ -286,6 +288,25 @@ def runs(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
                 verdict = ended.verdict(lambda: True)
             yield f"{file.name} {way}, {command[0]}: {ended.text.strip()[-160:]!r}", verdict
             shutil.rmtree(path)
+
+
+def _forge(draw: random.Random, file: Path) -> str:
+    """Change the content of a checkpoint and save it as torch would; return what was changed."""
+    state = torch.load(file, weights_only=True)
+    key = draw.choice(sorted(state))
+    forged: dict[str, Any] = {
+        "without a key": {name: value for name, value in state.items() if name != key},
+        "with a number": {**state, key: draw.choice([0, -1, 10**9, float("nan")])},
+        "with a text": {**state, key: "x"},
+        "with other shapes": {**state, "network": {name: torch.zeros(3) for name in state["network"]}},
+        "with other weights": {**state, "network": {name: value * 2 for name, value in state["network"].items()}},
+        "with more updates": {**state, "update": state["update"] + 1},
+        "a list": [state],
+        "code": print,
+    }
+    way = draw.choice(sorted(forged))
+    torch.save(forged[way], file)
+    return f"{way} ({key})"
 
 
 def _stopped(folder: Path, seconds: float) -> Path:
@@ -464,7 +485,8 @@ VALUES = (
     "no/such/file", "network.delta=2", "network.delta=", "=", "a.b.c=1", "training.labeled=2000000",
     "training.updates=1e18", "network.hidden=[1000000000]", "vat.epsilon=-1", "{", "[", "&a [*a]", "runs",
     "config.yaml", "report.html", "precious", "x/../precious", "../precious", "data.validation=99999999",
-    "engine.accumulate=0", "\ud800",
+    "engine.accumulate=0", "\ud800", "link", "precious/deeper", "link/../precious", "loop", "./",
+    "network.hidden=[99999,99999]", "vat.iterations=1000000000", "engine.devices=1000",
 )  # fmt: skip
 
 
@@ -478,6 +500,8 @@ def commands(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
                 (path / "config.yaml").write_text("mine\n")
                 (path / "thesis.txt").write_text("years of work\n")
             (folder / "report.html").write_text("mine\n")
+            (folder / "link").symlink_to("precious")
+            (folder / "loop").symlink_to("loop")
             typed = draw.choice(BASES).split()
             for _ in range(draw.randrange(1, 4)):
                 way, at = draw.random(), draw.randrange(1, len(typed) + 1)

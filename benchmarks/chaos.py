@@ -123,7 +123,8 @@ def _become(arguments: list[str], folder: Path, log: Path) -> None:
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+        sys.stdout = os.fdopen(1, "w", buffering=1)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")  # as that of Python
         code = advdrop(arguments)
     except BaseException:  # the command line should have caught it
         import traceback
@@ -178,6 +179,7 @@ def kills(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
                 shutil.copytree(folder / "whole", folder / name)
             force = ["--force", "--seed", "1"] if forced else []
             ended = run([*TRAIN, "--out", name, *force], folder, after=after, by=by)
+            what += f": {ended.code} {ended.text.strip()[-160:]!r}"
             yield what, _after_kill(folder, name, ended, by, expected, forced)
             shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -185,15 +187,18 @@ def kills(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
 def _after_kill(folder: Path, name: str, ended: Ended, by: int, expected: bytes, forced: bool) -> str:
     if "Traceback" in ended.text:
         return "traceback"
-    if by != signal.SIGKILL and ended.code not in (0, 1, 128 + by, -by):
-        return "unnamed"
+    stopped = ended.code == 130 and "advdrop: stopped" in ended.text
+    if by != signal.SIGKILL and not (ended.code == 0 or stopped or (ended.code == -by and not ended.text)):
+        return "unnamed"  # a process that has said nothing had not begun
     if forced and not (folder / name).exists():
         return "lost"
     finished = (folder / name / "result.json").is_file()
     last = Ended(0, "") if finished else resumed(folder, name)
-    if forced:  # either the old run is whole or the new one can be finished
-        return last.verdict(lambda: not leftovers(folder) and bool(weights(folder / name)))
-    verdict = last.verdict(lambda: weights(folder / name) == expected)
+    if leftovers(folder):  # the next training in the same folder cleans up
+        run([*TRAIN, "--updates", "1", "--out", "next"], folder)
+        shutil.rmtree(folder / "next")
+    # With --force, either the old run is whole or the new one can be finished.
+    verdict = last.verdict(lambda: bool(weights(folder / name)) if forced else weights(folder / name) == expected)
     return "left behind" if verdict == "whole" and leftovers(folder) else verdict
 
 
@@ -267,6 +272,8 @@ def runs(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
             way = draw.choice(["deleted", "exchanged", *["mutated"] * 6])
             if way == "deleted":
                 file.unlink()
+            elif file.name == "last.ckpt" and draw.random() < 0.5:
+                way = _forge(draw, file)
             elif way == "exchanged" and (other / file.name).is_file():
                 shutil.copy(other / file.name, file)
             else:
@@ -284,6 +291,25 @@ def runs(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
                 verdict = ended.verdict(lambda: True)
             yield f"{file.name} {way}, {command[0]}: {ended.text.strip()[-160:]!r}", verdict
             shutil.rmtree(path)
+
+
+def _forge(draw: random.Random, file: Path) -> str:
+    """Change the content of a checkpoint and save it as torch would; return what was changed."""
+    state = torch.load(file, weights_only=True)
+    key = draw.choice(sorted(state))
+    forged: dict[str, Any] = {
+        "without a key": {name: value for name, value in state.items() if name != key},
+        "with a number": {**state, key: draw.choice([0, -1, 10**9, float("nan")])},
+        "with a text": {**state, key: "x"},
+        "with other shapes": {**state, "network": {name: torch.zeros(3) for name in state["network"]}},
+        "with other weights": {**state, "network": {name: value * 2 for name, value in state["network"].items()}},
+        "with more updates": {**state, "update": state["update"] + 1},
+        "a list": [state],
+        "code": print,
+    }
+    way = draw.choice(sorted(forged))
+    torch.save(forged[way], file)
+    return f"{way} ({key})"
 
 
 def _stopped(folder: Path, seconds: float) -> Path:
@@ -551,7 +577,8 @@ VALUES = (
     "no/such/file", "network.delta=2", "network.delta=", "=", "a.b.c=1", "training.labeled=2000000",
     "training.updates=1e18", "network.hidden=[1000000000]", "vat.epsilon=-1", "{", "[", "&a [*a]", "runs",
     "config.yaml", "report.html", "precious", "x/../precious", "../precious", "data.validation=99999999",
-    "engine.accumulate=0", "\ud800",
+    "engine.accumulate=0", "\ud800", "link", "precious/deeper", "link/../precious", "loop", "./",
+    "network.hidden=[99999,99999]", "vat.iterations=1000000000", "engine.devices=1000",
 )  # fmt: skip
 
 
@@ -565,15 +592,17 @@ def commands(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
                 (path / "config.yaml").write_text("mine\n")
                 (path / "thesis.txt").write_text("years of work\n")
             (folder / "report.html").write_text("mine\n")
+            (folder / "link").symlink_to("precious")
+            (folder / "loop").symlink_to("loop")
             typed = draw.choice(BASES).split()
             for _ in range(draw.randrange(1, 4)):
-                way, place = draw.random(), draw.randrange(1, len(typed) + 1)
+                way, at = draw.random(), draw.randrange(1, len(typed) + 1)
                 if way < 0.6:
-                    typed[place:place] = [draw.choice(OPTIONS), draw.choice(VALUES)]
+                    typed[at:at] = [draw.choice(OPTIONS), draw.choice(VALUES)]
                 elif way < 0.9:
-                    typed[place : place + 1] = [draw.choice(VALUES)]
+                    typed[at : at + 1] = [draw.choice(VALUES)]
                 else:
-                    del typed[place : place + 1]
+                    del typed[at : at + 1]
             before = _content(folder.parent)
             ended = run(typed, folder)
             now = _content(folder.parent)

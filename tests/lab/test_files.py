@@ -1,9 +1,11 @@
+import errno
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
+from advdrop.lab import files
 from advdrop.lab.files import cache_folder, read_json, write_text, written
 
 
@@ -140,3 +142,31 @@ def test_the_cache_folder_is_where_the_system_keeps_caches(monkeypatch, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder().name == "advdrop"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    dead, others = tmp_path / ".a.json.0123456789ab.part", tmp_path / ".b.json.0123456789ab.part"
+    dead.touch()
+    others.touch()
+    write_text(path, "{}")
+    assert dead.exists()  # too young to be sure
+    monkeypatch.setattr(files, "OLD", -1.0)
+    with written(path) as living:
+        write_text(path, "{}")
+        living.write(b"[]")
+    assert read_json(path) == []
+    assert names(tmp_path) == [others.name, "a.json"]
+
+
+@pytest.mark.parametrize("failing", ["open", "write"])
+def test_an_error_names_the_file_and_not_its_part(failing, tmp_path, monkeypatch):
+    path = tmp_path / "missing" / "a.txt" if failing == "open" else tmp_path / "a.txt"
+
+    def fail():
+        with written(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=rf"{path}'$") as caught:
+        fail()
+    assert caught.value.errno == (errno.ENOENT if failing == "open" else errno.ENOSPC)

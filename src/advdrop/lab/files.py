@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import sys
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+OLD = 60.0
+"""Seconds after which an unfinished file that no process has locked is removed."""
 
 
 @contextmanager
@@ -27,13 +33,32 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     # Not a process id: threads share it, and two machines may use the same id in a shared folder.
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 12}.part"):
+            with suppress(OSError), leftover.open("rb") as file:
+                if time.time() - leftover.stat().st_mtime > OLD:  # a younger one may be about to be locked
+                    _claim(file)
+                    leftover.unlink()  # a killed process left it
         with part.open("xb") as file:
+            _claim(file)
             yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except OSError as error:  # the user knows the file, not its part
+        if error.errno is None or error.filename not in (None, str(part)):
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _claim(file: IO[bytes]) -> None:
+    """Lock an open file for this process, or raise an OSError if a living one has it."""
+    if sys.platform != "win32":  # where an open file cannot be removed
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_text(path: Path, text: str, parents: bool = False) -> None:

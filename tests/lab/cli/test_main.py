@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import resource
+import signal
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,7 @@ import yaml
 import advdrop
 from advdrop.lab.cli import train
 from advdrop.lab.cli.main import main
+from advdrop.lab.cli.runs import sparkline
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.sources import SOURCES, load
@@ -109,6 +111,8 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --set seed=x", "seed should be a valid integer"),
         ("train --set training.labeled=2000000", "training.labeled=2000000 is too large for 4,000 examples"),
         ("train --set training.updates=999999999999999999999999999999", "training.updates should be less than"),
+        ("train --dataset digits --set network.hidden=[1000000000]", "the network needs 2,235 GB for its weights"),
+        ("train --dataset digits --set network.hidden=[100000,100000]", " GB; make it smaller (--set network...)"),
         ("train --seed 999999999999999999999999999999", "seed should be less than"),
         ("train --updates 1e3", "Invalid value for '--updates': Input should be a valid integer"),
         ("train --updates", "Option '--updates' requires an argument"),
@@ -343,11 +347,11 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     (tmp_path / "runs" / "mine" / "model.safetensors").write_bytes(b"cut off")
     code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
     assert code == 2
-    assert "runs/mine/model.safetensors: cannot be read" in err
+    assert "runs/mine/model.safetensors is damaged or belongs to another run" in err
     (tmp_path / "runs" / "mine" / "split.npz").write_bytes(b"PK")
     code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
     assert code == 2
-    assert "runs/mine/split.npz cannot be read" in err
+    assert "runs/mine/split.npz: cannot be read" in err
 
 
 def test_compare_uses_one_split_for_all_methods_and_keeps_what_is_done(capsys, tmp_path):
@@ -440,3 +444,25 @@ def test_a_method_that_diverges_does_not_stop_the_comparison(capsys):
     assert re.search(r"\| dropout +\| failed", out)
     assert re.search(r"\| vadd-kl +\| failed", out)
     assert "[2/2] vadd-kl seed 0: update" in err
+
+
+def test_a_comparison_leaves_a_page_of_somebody_else_as_it_is(capsys, tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "report.html").write_text("mine")
+    code, _, err = advdrop_says(capsys, "compare", *TINY, "--methods", "dropout", "--out", "c", "--jobs", "1")
+    assert (code, sorted(path.name for path in (tmp_path / "c").iterdir())) == (2, ["report.html"])
+    assert "c/report.html is not a page of advdrop and is left as it is; choose another --out" in err
+
+
+def test_a_curve_with_values_that_are_not_finite_is_drawn_without_them():
+    assert sparkline([0.0, float("nan"), 1.0, float("inf"), 7.0]) == "▁▂█"
+    assert sparkline([float("nan")]) == "▁"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_before_the_training_stops_the_command_and_leaves_nothing(number, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "dataset_of", lambda *_: signal.raise_signal(number))
+    before = signal.getsignal(number)
+    assert advdrop_says(capsys, "train", *TINY) == (130, "", "advdrop: stopped\n")
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(number) is before

@@ -164,7 +164,26 @@ def test_an_unknown_key_is_named_with_the_nearest_one(setting, hint):
         ),
         (["engine.precision=64"], {}, "engine.precision should be 'auto', '32', 'bf16' or 'fp16', got '64'"),
         (["network.name=mpl"], {}, "network.name is 'mpl', which is unknown (did you mean mlp?); there are mnist-cnn,"),
-        (["training.updates=" + "9" * 30], {}, "training.updates should be less than 4611686018427387904, got 99999"),
+        (
+            ["training.updates=" + "9" * 30],
+            {},
+            "training.updates should be less than or equal to 1000000000, got 99999",
+        ),
+        (
+            ["training.epoch_updates=1000000001"],
+            {},
+            "training.epoch_updates should be less than or equal to 1000000000",
+        ),
+        (
+            ["vat.iterations=1001"],
+            {"method": "vat"},
+            "objective.terms.vat.iterations should be less than or equal to 1000, got 1001",
+        ),
+        (
+            ["vadd-kl.steps=1001"],
+            {"method": "vadd-kl"},
+            "objective.terms.vadd-kl.steps should be less than or equal to 1000, got 1001",
+        ),
         (["network=mlp"], {}, "network should be a section of options, got 'mlp'"),
         (["network=null"], {}, "network should be a section of options, got None"),
         (["data=1"], {}, "data should be a section of options, got 1"),

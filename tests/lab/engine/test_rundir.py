@@ -1,5 +1,11 @@
-import pytest
+import os
+import sys
+from pathlib import Path
 
+import pytest
+import torch
+
+from advdrop.lab.config.config import ConfigError
 from advdrop.lab.engine import rundir
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
@@ -10,13 +16,17 @@ def create(path, force=False, **settings):
     return RunDirectory.create(path, tiny(**settings), split_of(tiny(), rings()), force)
 
 
+def finished(path):
+    create(path).write_result({"test_error_percent": 1.0})
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
 def test_a_new_run_has_its_configuration_and_its_split_at_once(tmp_path):
     run = create(tmp_path / "deep" / "r")
-    assert names(run.path) == ["config.yaml", "split.npz"]
+    assert names(run.path) == [".lock", "config.yaml", "split.npz"]
     assert run.config == tiny()
     assert run.split.labeled.tolist() == split_of(tiny(), rings()).labeled.tolist()
     assert not run.finished
@@ -29,13 +39,13 @@ def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(rundir, "write_text", full)
-    with pytest.raises(OSError, match="no space"):
-        create(tmp_path / "r")
+    with pytest.raises(RunError, match=r"deep/r cannot be written: no space left; solve this or choose another --out"):
+        create(tmp_path / "deep" / "r")
     assert names(tmp_path) == []
 
 
 def test_force_replaces_a_run_and_nothing_else(tmp_path, monkeypatch):
-    create(tmp_path / "r").write_result({"x": 1})
+    finished(tmp_path / "r")
     assert create(tmp_path / "r", force=True).finished is False
     assert names(tmp_path) == ["r"]
     (tmp_path / "photos").mkdir()
@@ -50,20 +60,20 @@ def test_force_replaces_a_run_and_nothing_else(tmp_path, monkeypatch):
 
 
 def test_a_replacement_that_fails_keeps_the_old_run(tmp_path, monkeypatch):
-    create(tmp_path / "r").write_result({"x": 1})
+    finished(tmp_path / "r")
     monkeypatch.setattr(rundir.LabelSplit, "save", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(RunError, match="no space"):
         create(tmp_path / "r", force=True)
-    assert RunDirectory(tmp_path / "r").result == {"x": 1}
+    assert RunDirectory(tmp_path / "r").result["test_error_percent"] == 1
     assert names(tmp_path) == ["r"]
 
 
 def test_metrics_come_back_as_they_were(tmp_path):
     run = create(tmp_path / "r")
-    rows = [{"epoch": 1, "train/loss": 0.1 + 0.2}, {"epoch": 2, "train/loss": 1e-300, "test/error_percent": 3.25}]
+    rows = [{"update": 1, "train/loss": 0.1 + 0.2}, {"update": 2, "train/loss": 1e-300, "test/error_percent": 3.25}]
     run.write_metrics(rows)
     assert run.metrics() == rows
-    assert (run.path / "metrics.csv").read_text().splitlines()[0] == "epoch,train/loss,test/error_percent"
+    assert (run.path / "metrics.csv").read_text().splitlines()[0] == "update,train/loss,test/error_percent"
 
 
 def test_the_lock_is_free_again_afterwards(tmp_path):
@@ -81,3 +91,217 @@ def test_a_result_that_is_not_there_says_how_to_get_it(tmp_path):
     (run.path / "result.json").write_text("{")
     with pytest.raises(ValueError, match=r"result\.json is not a JSON file"):
         _ = run.result
+
+
+# ------------------------------------------------------------------------------------------------ nothing of the user's
+
+
+def precious(folder):
+    folder.mkdir()
+    (folder / "config.yaml").write_text("mine\n")
+    (folder / "thesis.txt").write_text("years of work\n")
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("out", ["precious", "new/../precious", "link", ".", "precious/config.yaml", "loop", "/"])
+def test_a_folder_of_somebody_else_is_never_replaced(out, force, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    precious(tmp_path / "precious")
+    Path("link").symlink_to("precious")
+    Path("loop").symlink_to("loop")
+    before = names(tmp_path)
+    with pytest.raises(RunError):
+        create(Path(out), force)
+    assert names(tmp_path) == before
+    assert names(tmp_path / "precious") == ["config.yaml", "thesis.txt"]
+
+
+def test_a_run_with_a_file_of_the_user_is_not_replaced(tmp_path):
+    (create(tmp_path / "r").path / "notes.txt").write_text("mine")
+    with pytest.raises(
+        RunError, match=r"r also holds notes\.txt, so --force will not replace it; move that away first"
+    ):
+        create(tmp_path / "r", force=True)
+    assert (tmp_path / "r" / "notes.txt").read_text() == "mine"
+
+
+def test_no_run_is_made_inside_another(tmp_path):
+    create(tmp_path / "r")
+    with pytest.raises(RunError, match="is inside the run"):
+        create(tmp_path / "r" / "deep" / "s")
+    assert "deep" not in names(tmp_path / "r")
+
+
+def test_a_run_that_is_trained_is_not_replaced(tmp_path):
+    with create(tmp_path / "r").locked(), pytest.raises(rundir.BusyError):
+        create(tmp_path / "r", force=True)
+    assert names(tmp_path) == ["r"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- kills
+
+
+def killed_after(path, steps):
+    """Replace a run in a process that ends without a word at one of its steps; return True if it came that far."""
+    child = os.fork()
+    if not child:
+        left = [steps]
+
+        def count(event, arguments):
+            if event.partition(".")[0] in ("os", "shutil", "fcntl") or (
+                event == "open" and str(path) in str(arguments)
+            ):
+                left[0] -= 1
+                if not left[0]:
+                    os._exit(9)
+
+        sys.addaudithook(count)
+        create(path, force=True)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "set aside"])
+def test_a_kill_at_any_step_leaves_the_old_run_or_the_new_one(at_once, tmp_path, monkeypatch):
+    if not at_once:
+        monkeypatch.setattr(rundir.sys, "platform", "other")
+    path, step, found = tmp_path / "r", 0, set()
+    finished(path)
+    while killed_after(path, step := step + 1):
+        assert path.exists() or not at_once
+        run = RunDirectory.open(path)
+        run.refuse_edited()
+        found.add(run.finished)
+        if run.finished:
+            assert run.result["test_error_percent"] == 1
+        with run.locked():
+            assert names(tmp_path) == ["r"]
+        run.write_result({"test_error_percent": 1})
+    assert found == {True, False}
+    assert step > 30
+    assert names(tmp_path) == ["r"]
+
+
+def test_what_a_living_process_or_somebody_else_has_there_stays(tmp_path):
+    mine = tmp_path / ".mine.0123456789ab.part"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    other, dead = tmp_path / ".other.0123456789ab.part", tmp_path / ".dead.0123456789ab.part"
+    (tmp_path / "photos.part").mkdir()
+    create(other)
+    create(dead)
+    with RunDirectory(other).locked(), create(tmp_path / "r").locked():
+        assert names(tmp_path) == [mine.name, other.name, "photos.part", "r"]
+    assert names(mine) == ["thesis.txt"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- seals
+
+
+def changed(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("seed: 0", "seed: 1"), ("updates: 12", "updates: 10"), ("learning_rate: 0.001", "learning_rate: 0.01"),
+     ("precision: '32'", "precision: bf16"), ("# advdrop run 1", "# "), ("seal ", "seal 0")],
+)  # fmt: skip
+def test_an_edited_configuration_is_refused(old, new, tmp_path):
+    finished(tmp_path / "r")
+    changed(tmp_path / "r" / "config.yaml", old, new)
+    with pytest.raises(RunError, match=r"config\.yaml (or split\.npz was changed|has lost its first line)"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
+    with pytest.raises(RunError, match=r"config\.yaml"):
+        _ = RunDirectory.open(tmp_path / "r").result
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("data_dir: null", "data_dir: /data"), ("devices: 1", "devices: 2"), ("dataset: rings", "dataset: /new/rings"),
+     ("checkpoint_seconds: 0.0", "checkpoint_seconds: 9"), ("accelerator: cpu", "accelerator: auto")],
+)  # fmt: skip
+def test_what_depends_on_the_machine_may_be_edited(old, new, tmp_path):
+    finished(tmp_path / "r")
+    changed(tmp_path / "r" / "config.yaml", old, new)
+    RunDirectory.open(tmp_path / "r").refuse_edited()
+    assert RunDirectory.open(tmp_path / "r").result["test_error_percent"] == 1
+
+
+def test_a_split_of_another_run_is_refused(tmp_path):
+    run = create(tmp_path / "r")
+    split_of(OTHER, rings()).save(run.path / "split.npz")
+    with pytest.raises(RunError, match=r"or split\.npz was changed after the start of the run; put it back as it was"):
+        run.refuse_edited()
+
+
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path):
+    run = create(tmp_path / "r")
+    changed(run.path / "config.yaml", "seed: 0", "seed: x")
+    with pytest.raises(ConfigError, match=r"r/config\.yaml: seed should be a valid integer"):
+        _ = run.config
+
+
+OTHER = tiny().model_copy(update={"seed": 1})
+STATE = {"update": 3, "network": {"w": torch.ones(2, 3)}, "betas": (0.9, 0.5), "empty": torch.zeros(0), "bad": None}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"update": 10**9}, {"network": {"w": torch.ones(3, 2)}}, {"network": {"w": torch.ones(2, 3) + 1e-7}},
+     {"betas": (0.9, 0.6)}, {"more": 1}],
+)  # fmt: skip
+def test_a_checkpoint_with_another_content_is_refused(other, tmp_path):
+    run = create(tmp_path / "r")
+    run.save_checkpoint(STATE)
+    assert rundir.digest_of(run.load_checkpoint()) == rundir.digest_of(STATE)
+    saved = torch.load(run.checkpoint, weights_only=True)
+    torch.save({**saved, **other}, run.checkpoint)
+    with pytest.raises(RunError, match=r"last\.ckpt is damaged or belongs to another run; delete it to start"):
+        run.load_checkpoint()
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"update": 3}, 7, print], ids=["list", "no digest", "number", "code"])
+def test_a_checkpoint_that_is_something_else_is_refused(content, tmp_path):
+    run = create(tmp_path / "r")
+    torch.save(content, run.checkpoint)
+    with pytest.raises(RunError, match=r"last\.ckpt: cannot be read \(.*\); delete it to start the run again"):
+        run.load_checkpoint()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    create(tmp_path / "r").save_checkpoint(STATE)
+    other = RunDirectory.create(tmp_path / "s", OTHER, split_of(OTHER, rings()))
+    other.checkpoint.write_bytes((tmp_path / "r" / "last.ckpt").read_bytes())
+    with pytest.raises(RunError, match="belongs to another run"):
+        other.load_checkpoint()
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.csv", "model.safetensors"])
+def test_results_that_were_edited_are_refused(name, tmp_path):
+    run = create(tmp_path / "r")
+    run.write_metrics([{"update": 4, "train/loss": 1.5}])
+    run.model.write_bytes(b"1.5")
+    run.write_result({"test_error_percent": 1.5})
+    changed(run.path / name, "1.5", "2.5")
+    run = RunDirectory.open(run.path)
+    with pytest.raises(RunError, match=rf"{name} is damaged or belongs to another run; train the run again"):
+        _ = {"result.json": lambda: run.result, "metrics.csv": run.metrics}.get(name, run.weights)()
+
+
+@pytest.mark.parametrize("text", ["[1, 2, 3]", "7", "{}", '{"sha256": 3, "test_error_percent": 1}', "[" * 100_000])
+def test_a_result_that_is_none_is_refused(text, tmp_path):
+    run = create(tmp_path / "r")
+    (run.path / "result.json").write_text(text)
+    with pytest.raises(ValueError, match=r"r/result\.json is "):
+        _ = run.result
+
+
+@pytest.mark.parametrize("text", ["a list\n[1]\n", "update,loss\n1,2,3\n", "update\nnan\n", "update\n1.5\n"])
+def test_metrics_that_are_none_are_refused(text, tmp_path):
+    run = create(tmp_path / "r")
+    (run.path / "metrics.csv").write_text(text)
+    with pytest.raises(RunError, match=r"metrics\.csv"):
+        run.metrics()

@@ -79,3 +79,13 @@ def test_another_thread_catches_no_signals():
     thread = threading.Thread(target=catch)
     thread.start()
     thread.join()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ImportError])
+def test_a_signal_while_something_is_written_or_imported_is_noted(error):
+    def say(text):
+        raise error("partially initialized module")
+
+    with stop_signals(say) as received:
+        signal.raise_signal(signal.SIGUSR1)
+    assert received()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from advdrop.lab.cli.options import Compare
+from advdrop.lab.cli.report import refuse_foreign
 from advdrop.lab.cli.train import config_of, dataset_of, values_of
 from advdrop.lab.config.config import ConfigError, RunConfig, overrides, parse_method
 from advdrop.lab.data.examples import DataSet
@@ -36,6 +37,7 @@ def run_compare(options: Compare) -> int:
     data = dataset_of(values, options)
     cells = cells_of(options, values, data)
     jobs = jobs_of(options.jobs or "auto", cells.values())
+    refuse_foreign(next(iter(cells.values())).path.with_name("report.html"))
     if options.dry_run:
         print_plan(["method", "seed"], cells, jobs, {cell.config.dataset: data for cell in cells.values()})
         return 0

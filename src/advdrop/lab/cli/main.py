@@ -1,6 +1,7 @@
 """Parse the command line, run the command, and turn every error into one line and an exit code.
 
-0: done. 1: something failed on the way. 2: a wrong option or wrong data; nothing was written. 130: stopped by Ctrl-C.
+0: done. 1: something failed on the way. 2: a wrong option or wrong data; nothing was written. 130: stopped by Ctrl-C,
+or by SIGTERM, SIGHUP or SIGUSR1.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -93,10 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in typed
     warnings.formatwarning = lambda message, *_, **__: f"advdrop: {message}\n"
     try:
-        parsed = parse([word for word in typed if word != "--debug"])
-        if isinstance(parsed, int):
-            return parsed
-        return _function(type(parsed))(parsed)
+        with _obeyed_signals():
+            parsed = parse([word for word in typed if word != "--debug"])
+            return parsed if isinstance(parsed, int) else _function(type(parsed))(parsed)
     except KeyboardInterrupt:
         return _complain("stopped", 130, debug)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
@@ -106,6 +109,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         usage = isinstance(error, ValueError | TypeError | OSError)
         message = str(error) if usage or isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
         return _complain(message or type(error).__name__, getattr(error, "exit_code", 2 if usage else 1), debug)
+
+
+@contextmanager
+def _obeyed_signals() -> Iterator[None]:
+    """Let signals that end a process do what Ctrl-C does, so that nothing is left behind. A training saves first."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+    main = threading.current_thread() is threading.main_thread()
+    obeyed = [number for number in numbers if main and signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in obeyed:
+            signal.signal(number, signal.default_int_handler)
+        yield
+    finally:
+        for number in obeyed:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _function(command: type[Any]) -> Callable[[Any], int]:

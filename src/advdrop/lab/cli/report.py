@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from advdrop.lab.cli.options import Report
 from advdrop.lab.files import write_text
 from advdrop.lab.records.measurement import measurements
@@ -11,6 +13,12 @@ from advdrop.lab.report.formats import FORMATS, MARKER
 from advdrop.lab.report.studies import studies_of
 
 ENDINGS = {".html": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
+
+
+def refuse_foreign(page: Path) -> None:
+    """Raise an error if a file is a page that this program did not write."""
+    if page.suffix == ".html" and page.is_file() and MARKER.encode() not in page.read_bytes():
+        raise ValueError(f"{page} is not a page of advdrop and is left as it is; choose another --out")
 
 
 def run_report(options: Report) -> int:
@@ -23,8 +31,7 @@ def run_report(options: Report) -> int:
         where = ", ".join(map(str, options.results))
         raise RecordError(f"there is no record, no measurement and no finished run in {where}")
     out = options.out
-    if out.suffix == ".html" and out.is_file() and MARKER.encode() not in out.read_bytes():
-        raise ValueError(f"{out} is not a page of advdrop and is left as it is; choose another file with --out")
+    refuse_foreign(out)
     write_text(out, FORMATS[ENDINGS[out.suffix]](results, studies), parents=True)
     count = sum(len(found.records) for found in results) + sum(len(study.measurements) for study in studies)
     made = f"{len(results)} table{'' if len(results) == 1 else 's'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,8 +86,8 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     >>> sparkline([0.0, 1.0, 2.0, 7.0])
     '▁▂▃█'
     """
-    step = max(1, -(-len(values) // width))
-    shown = list(values)[::-step][::-1]
+    values = [value for value in values if math.isfinite(value)] or [0.0]
+    shown = values[:: -max(1, -(-len(values) // width))][::-1]
     low, high = min(shown), max(shown)
     span = (high - low) or 1.0
     return "".join("▁▂▃▄▅▆▇█"[int(7 * (value - low) / span)] for value in shown)

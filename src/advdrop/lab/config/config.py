@@ -20,6 +20,7 @@ from advdrop.lab.config.terms import (
     Number,
     Positive,
     Section,
+    Seed,
     Share,
     Terms,
     Whole,
@@ -176,7 +177,7 @@ class RunConfig(Section):
     labels: Count | Literal["all"]
     method: MethodName
     preset: PresetName
-    seed: Whole
+    seed: Seed
     data: Data
     network: AnyNetwork
     objective: Objective

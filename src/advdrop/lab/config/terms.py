@@ -31,16 +31,19 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-LIMIT = 2**62
-"""All whole numbers of a configuration are below this: torch counts with 64 bits."""
+MOST = 10**9
+"""No number of updates, units or images is larger."""
+MOST_STEPS = 1000
+"""No update makes more passes of one kind: they would take hours."""
 
 Number = Annotated[float, BeforeValidator(_no_bool)]
 Share = Annotated[Number, Field(ge=0.0, le=1.0)]
 BelowOne = Annotated[Number, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[Number, Field(gt=0.0)]
 NotNegative = Annotated[Number, Field(ge=0.0)]
-Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=LIMIT)]
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, lt=LIMIT)]
+Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=MOST)]
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=MOST)]
+Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**62)]  # torch counts with 64 bits
 
 
 class Section(BaseModel):
@@ -85,7 +88,7 @@ class Vat(Method):
 
     epsilon: Positive = Field(2.0, description="length of the perturbation")
     xi: Positive = Field(1e-2, description="step of the finite difference")
-    iterations: Count = Field(1, description="power iterations")
+    iterations: Count = Field(1, le=MOST_STEPS, description="power iterations")
     noise: Noise = Field("independent", description="noise of the passes, or that of the clean pass (shared)")
 
 
@@ -111,7 +114,7 @@ class Temporal(Pi):
 class Sajjadi(Method):
     """Transformation stability and mutual exclusivity (Sajjadi et al.)."""
 
-    passes: Count = Field(4, ge=2, description="passes of transformation stability")
+    passes: Count = Field(4, ge=2, le=MOST_STEPS, description="passes of transformation stability")
     mutual_exclusivity: NotNegative = Field(0.1, description="weight of mutual exclusivity beside it")
 
     def objective(self, examples: int, classes: int) -> Objective:
@@ -130,7 +133,7 @@ class AdversarialDropoutOptions(Method):
 
     ramped: bool = Field(True, description="whether the weight is ramped up")
     search: Literal["first-order", "iterated", "probe", "random"] = Field("first-order", description="mask search")
-    steps: Count = Field(4, description="Jacobians of the iterated search")
+    steps: Count = Field(4, le=MOST_STEPS, description="Jacobians of the iterated search")
     order: Order = Field("largest", description="which gains are taken first; the paper prints 'smallest'")
     ties: Ties = Field("exact", description="what happens to equal gains; the released code drops them")
     budget: BudgetOf = Field("layer", description="one budget for each layer, or one shared by all")

@@ -12,14 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil  # type: ignore[import-untyped]
 import torch
 from safetensors.torch import save
 from torch import nn
 
-from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
-from advdrop.lab.data.examples import DataSet, Examples
+from advdrop.lab.data.examples import DataSet, Examples, reading
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.companion import Blend, Companion
@@ -27,7 +28,7 @@ from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, 
 from advdrop.lab.engine.evaluate import error_percent, outputs
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.engine.progress import Progress
-from advdrop.lab.engine.rundir import RunDirectory, RunError
+from advdrop.lab.engine.rundir import DAMAGED, RESTART, RunDirectory, RunError
 from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
@@ -62,7 +63,11 @@ def train(
         name: the name that the progress shows.
         tell: called with the number of updates done, at the start and after each update; True asks to save and stop.
     """
-    run = RunDirectory.open(Path(path)) if resume else RunDirectory(Path(path))
+    run = RunDirectory.open(Path(path)) if resume else RunDirectory.at(path)
+    if resume and run.finished:
+        raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
+    if resume:
+        run.refuse_edited()
     config = resumed_config(config, run.config) if resume else resolve_auto(config)
     fabric = fabric_of(config.engine)
     main, show = fabric.is_global_zero, progress and fabric.is_global_zero
@@ -92,9 +97,12 @@ def train(
             try:
                 training.start()
                 if state:
-                    training.load_state(state)
+                    with reading(run.checkpoint, RunError, RESTART):
+                        training.load_state(state)
                 Recorder(training, history, run, shown, evaluate).fit()
                 return _finish(training, history, run, data) if main else {}
+            except KeyboardInterrupt:
+                raise StoppedError(f"stopped; resume with: {run.how_to_resume}") from None
             except OSError as error:  # a full disk or a lost folder is not a wrong argument
                 raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
             except RuntimeError as error:
@@ -108,6 +116,7 @@ def training_of(
     config: RunConfig, data: DataSet, split: LabelSplit, preprocess: Preprocess, fabric: Fabric
 ) -> Training:
     """Return the training of the configured network."""
+    refuse_too_large(config, data)
     torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
     network = set_memory_format(blended(config, data.shape, len(data.classes)), config.engine.memory_format)
     companion = None
@@ -190,8 +199,7 @@ def _finish(training: Training, history: History, run: RunDirectory, data: DataS
         **history.origins[-1],
         **({"earlier": history.origins[:-1]} if len(history.origins) > 1 else {}),
     }
-    run.write_result(result)
-    return result
+    return run.write_result(result)
 
 
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
@@ -223,11 +231,24 @@ def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
     return Blend(main, network_of(config, shape, classes), share) if share else main
 
 
+def refuse_too_large(config: RunConfig, data: DataSet) -> None:
+    """Raise an error if the network cannot be trained in the memory of this machine."""
+    with torch.device("meta"):  # takes no memory
+        numbers = 4 * sum(p.numel() for p in blended(config, data.shape, len(data.classes)).parameters())
+    needed, here = 4 * numbers / 2**30, psutil.virtual_memory().total / 2**30
+    if needed > here:
+        raise ConfigError(
+            f"the network needs {needed:,.0f} GB for its weights, their gradients and the moments of Adam, and this "
+            f"machine has {here:,.0f} GB; make it smaller (--set network...)"
+        )
+
+
 def load_network(path: Path, data: DataSet) -> nn.Module:
     """Return the trained network of a finished run, in evaluation mode. ``data`` is what it was trained on."""
     run = RunDirectory.open(path)
     network = blended(run.config, data.shape, len(data.classes))
-    network.load_state_dict(run.weights())
+    with reading(run.model, RunError, DAMAGED):
+        network.load_state_dict(run.weights())
     return set_memory_format(network, run.config.engine.memory_format).eval()
 
 
@@ -267,6 +288,4 @@ def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
 def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:
     if different := run.config.differences(config):
         raise RunError(f"{run.path} was started with another {', '.join(different)}; resume it as it was")
-    if run.finished:
-        raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
     _refuse_other_data(run, data)

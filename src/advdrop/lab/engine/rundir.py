@@ -1,31 +1,48 @@
-"""The directory of a run: complete or not there, and never mixed with another run."""
+"""The directory of a run: complete or not there, and never mixed with another run.
+
+The first line of ``config.yaml`` marks the directory as one that this program wrote. It holds the seal of the run: a
+digest of the configuration and the split. The digests of the checkpoint and of the result depend on the seal. So a file
+that was edited, or that belongs to another run, is refused. Directories without the mark are read, never replaced.
+"""
 
 from __future__ import annotations
 
 import csv
+import ctypes
+import hashlib
 import io
 import json
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
-from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.config import RunConfig, parse_yaml, read_yaml
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import reading
 from advdrop.lab.files import read_json, write_text, written
 
 Row = dict[str, float]
 DAMAGED = "train the run again with --force"
+RESTART = "delete it to start the run again"
+MARK = "# advdrop run 1, seal "
+FILES = {"config.yaml", "split.npz", "metrics.csv", "last.ckpt", "model.safetensors", "result.json", "tensorboard"}
+"""What a run directory holds, beside hidden files. One that holds anything else is never replaced."""
+MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
+"""The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
 
 
 class RunError(ValueError):
@@ -46,44 +63,93 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, split: LabelSplit, force: bool = False) -> RunDirectory:
-        """Create a run. An existing directory is left alone, unless it is a run and ``force`` is set."""
-        path = Path(path).resolve() if Path(path).is_symlink() else Path(path)
-        run = cls(path)
-        run.refuse_to_replace(force)
-        part, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
+    def at(cls, path: Path | str) -> RunDirectory:
+        """Return the run of a path. A path with a link or ``..`` is resolved before any folder is made."""
+        path = Path(path)
         try:
-            part.mkdir(parents=True)
-            write_text(part / "config.yaml", config.dump())
-            split.save(part / "split.npz")
-            if path.exists():
-                with run.locked():  # a run that another process trains is not replaced
-                    path.rename(old)
-            part.rename(path)
-        except BaseException:
-            if old.exists() and not path.exists():
-                old.rename(path)
-            raise
+            plain = path.name and ".." not in path.parts and not path.is_symlink()
+            return cls(path if plain else path.resolve())
+        except (OSError, RuntimeError) as error:  # a loop of links, or a name that is too long
+            raise RunError(f"{path} cannot be a run directory: {error}") from None
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, split: LabelSplit, force: bool = False) -> RunDirectory:
+        """Create a run. An existing directory is left alone, unless it is a run and ``force`` is set.
+
+        A process that is killed in here leaves the old run or the new one under the name of the run.
+        """
+        run = cls.at(path)
+        run.refuse_to_replace(force)
+        new = cls(run.path.with_name(f".{run.path.name}.{uuid.uuid4().hex[:12]}.part"))
+        made = [folder for folder in run.path.parents if not folder.exists()]
+        try:
+            new.path.mkdir(parents=True)
+            with new.locked():
+                text = config.dump()
+                write_text(new.path / "config.yaml", f"{MARK}{seal_of(parse_yaml(text, ''), split)}\n{text}")
+                split.save(new.path / "split.npz")
+                if run.path.exists():
+                    with run.locked():  # a run that another process trains is not replaced
+                        _exchange(new.path, run.path)
+                        _remove(new.path)
+                else:
+                    new.path.rename(run.path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise RunError(f"{run.path} cannot be written: {reason}; solve this or choose another --out") from error
         finally:
-            shutil.rmtree(part, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+            with suppress(OSError):
+                _remove(new.path)
+            with suppress(OSError):
+                for folder in made:  # they are empty if there is no run
+                    folder.rmdir()
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """Return an existing run."""
-        if not (Path(path) / "config.yaml").is_file():
+        path = Path(path)
+        if not path.exists():
+            _sweep(path.parent)  # it may be back then
+        if not (path / "config.yaml").is_file():
             raise RunError(f"{path} is not a run: it has no config.yaml")
-        return cls(Path(path))
+        return cls(path)
 
     def refuse_to_replace(self, force: bool) -> None:
         """Raise an error if the directory exists, unless it is a run and ``force`` is set."""
-        if self.path.exists() and not force:
+        for folder in self.path.absolute().parents:
+            if RunDirectory(folder).seal:
+                raise RunError(f"{self.path} is inside the run {folder}; choose another --out")
+        if not self.path.exists():
+            return
+        if not force:
             raise RunError(
                 f"{self.path} exists; resume it ({self.how_to_resume}), replace it (--force) or give another name"
             )
-        if self.path.exists() and not (self.path / "config.yaml").is_file():
-            raise RunError(f"{self.path} is not a run (it has no config.yaml), so --force will not replace it")
+        if not self.seal:
+            raise RunError(f"{self.path} is not a run that this program wrote, so --force will not replace it")
+        others = sorted(file.name for file in self.path.iterdir() if file.name not in FILES and file.name[0] != ".")
+        if others:
+            raise RunError(f"{self.path} also holds {others[0]}, so --force will not replace it; move that away first")
+
+    @property
+    def seal(self) -> str:
+        """The digest in the first line of ``config.yaml``; empty if there is none."""
+        with suppress(OSError), (self.path / "config.yaml").open("rb") as file:
+            first = file.readline(200).decode(errors="replace").strip()
+            return first.removeprefix(MARK) if first.startswith(MARK) else ""
+        return ""
+
+    def refuse_edited(self) -> None:
+        """Raise an error if the configuration or the split is not that of the start of the run."""
+        file = self.path / "config.yaml"
+        if not self.seal:
+            raise RunError(f"{file} has lost its first line ({MARK}...), or is of an older version; {DAMAGED}")
+        if seal_of(read_yaml(file, "configuration"), self.split) != self.seal:
+            raise RunError(
+                f"{file} or split.npz was changed after the start of the run; put it back as it was, or use it as the "
+                "--config of another run"
+            )
 
     @property
     def config(self) -> RunConfig:
@@ -116,17 +182,37 @@ class RunDirectory:
         """Whether the run is finished."""
         return (self.path / "result.json").is_file()
 
-    @property
+    @cached_property
     def result(self) -> dict[str, Any]:
         """The content of ``result.json``."""
         if not self.finished:
             raise RunError(f"{self.path} is not finished; resume it with: {self.how_to_resume}")
-        result: dict[str, Any] = read_json(self.path / "result.json")
+        path = self.path / "result.json"
+        result: Any = read_json(path)
+        if not isinstance(result, dict) or "test_error_percent" not in result:
+            raise RunError(f"{path} is not the result of a run; {DAMAGED}")
+        if self.seal or "sha256" in result:  # else it is of an older version
+            self.refuse_edited()
+            digests = result.get("sha256")
+            rest = {key: value for key, value in result.items() if key != "sha256"}
+            if not isinstance(digests, dict) or digests.get("result.json") != digest_of([self.seal, rest]):
+                raise RunError(f"{path} is damaged or belongs to another run; {DAMAGED}")
         return result
 
-    def write_result(self, result: dict[str, Any]) -> None:
-        """Write ``result.json``, the last file of a run."""
+    def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Write ``result.json``, the last file of a run, with the digests of the results, and return its content."""
+        files = [file for file in (self.path / "metrics.csv", self.model) if file.is_file()]
+        digests = {file.name: digest_of(file.read_bytes()) for file in files}
+        result = {**result, "sha256": {**digests, "result.json": digest_of([self.seal, result])}}
         write_text(self.path / "result.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        return result
+
+    def _read(self, path: Path) -> bytes:
+        """Read a file that, in a finished run, must be as it was when the result was written."""
+        content = path.read_bytes()
+        if self.finished and self.result.get("sha256", {}).get(path.name) not in (None, digest_of(content)):
+            raise RunError(f"{path} is damaged or belongs to another run; {DAMAGED}")
+        return content
 
     def write_metrics(self, rows: Sequence[Row]) -> None:
         """Write ``metrics.csv``, a row for each epoch. A value that a row does not have is left empty."""
@@ -139,28 +225,36 @@ class RunDirectory:
     def metrics(self) -> list[Row]:
         """Read ``metrics.csv``. There are no rows before the end of the first epoch."""
         path = self.path / "metrics.csv"
-        if not path.is_file():
+        if not path.is_file() and not self.finished:
             return []
-        with reading(path, RunError, DAMAGED), path.open(newline="") as file:
-            return [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+        with reading(path, RunError, DAMAGED):
+            lines = csv.DictReader(io.StringIO(self._read(path).decode()))
+            rows = [{name: float(text) for name, text in line.items() if text} for line in lines]
+            if any(row["update"] % 1 for row in rows) or (self.finished and not rows):
+                raise RunError(f"{path} has no whole number of updates in each row; {DAMAGED}")
+            return rows
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Write ``last.ckpt``: plain numbers and tensors, so that loading it runs no code."""
+        content = io.BytesIO()  # torch does not say that a disk is full
+        torch.save({**state, "sha256": digest_of([self.seal, state])}, content)
         with written(self.checkpoint) as file:
-            torch.save(state, file)
+            file.write(content.getbuffer())
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Read ``last.ckpt``; return None if the run was stopped before its first checkpoint."""
         if not self.checkpoint.is_file():
             return None
-        with reading(self.checkpoint, RunError, "delete it to start the run again"):
+        with reading(self.checkpoint, RunError, RESTART):
             state: dict[str, Any] = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
+            if state.pop("sha256") != digest_of([self.seal, state]):
+                raise RunError(f"{self.checkpoint} is damaged or belongs to another run; {RESTART}")
             return state
 
     def weights(self) -> dict[str, Tensor]:
         """Read ``model.safetensors``."""
         with reading(self.model, RunError, DAMAGED):
-            return load_file(self.model)
+            return load(self._read(self.model))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -173,6 +267,80 @@ class RunDirectory:
         try:
             for leftover in self.path.glob(".*.part"):  # a killed process was writing it
                 leftover.unlink(missing_ok=True)
+            _sweep(self.path.parent)
             yield
         finally:
             lock.release()
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of nested mappings, sequences, tensors, bytes, texts and numbers.
+
+    >>> digest_of({"a": 1, "b": [2, 3]}) == digest_of({"b": (2, 3), "a": 1}) != digest_of({"a": 1, "b": [2, 4]})
+    True
+    """
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Mapping):
+            add(sorted(([key, value[key]] for key in value), key=lambda pair: repr(pair[0])))
+        elif isinstance(value, list | tuple):
+            digest.update(f"{len(value)}[".encode())
+            for each in value:
+                add(each)
+        elif isinstance(value, Tensor):
+            digest.update(f"{value.dtype}{list(value.shape)}".encode())
+            if value.numel():
+                digest.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+        else:
+            digest.update(value if isinstance(value, bytes) else f"{value!r},".encode(errors="surrogatepass"))
+
+    add(value)
+    return digest.hexdigest()
+
+
+def seal_of(values: Mapping[str, Any], split: LabelSplit) -> str:
+    """Return the seal of a run from the values of its configuration that its results depend on, and its split."""
+    kept = {key: value for key, value in values.items() if key not in ("dataset", "data_dir")}
+    kept["engine"] = {key: value for key, value in values["engine"].items() if key not in MACHINE}
+    return digest_of([kept, split.dataset, split.labeled, split.unlabeled, split.validation])
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Exchange two folders at once, if the system can; else there is a moment in which the old one is set aside."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename and rename(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0:
+        return
+    aside = new.with_suffix(".old")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except BaseException:
+        aside.rename(old)
+        raise
+    aside.rename(new)
+
+
+def _remove(path: Path) -> None:
+    """Remove a run directory. The mark is the last to go, so that a killed process leaves what can be recognized."""
+    for file in path.iterdir():
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        elif file.name not in ("config.yaml", ".lock"):
+            file.unlink()
+    shutil.rmtree(path)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left in a folder of runs; a run that one of them had set aside is put back."""
+    for path in folder.glob(".*"):
+        name = re.fullmatch(r"\.(.+)\.[0-9a-f]{12}\.(part|old)", path.name)
+        with suppress(OSError, Timeout):
+            if not name or not (RunDirectory(path).seal or all(file.name[0] == "." for file in path.iterdir())):
+                continue
+            with FileLock(path / ".lock", timeout=0):  # a living process would hold it
+                if name[2] == "old" and not path.with_name(name[1]).exists():
+                    path.rename(path.with_name(name[1]))
+                else:
+                    _remove(path)

@@ -33,7 +33,7 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
         del number, frame
         received.append(time.monotonic())
         if len(received) == 1:
-            with suppress(RuntimeError):  # the signal came while something else was being written
+            with suppress(Exception):  # the signal came while something else was being written or imported
                 say("finishing this update, then saving; a second signal stops at once")
         elif received[-1] - received[0] > AT_ONCE:
             raise StoppedError("stopped at once; resume from the last checkpoint")

@@ -42,7 +42,7 @@ def cells_in(folder, *names, force=False):
 def test_auto_takes_what_cores_memory_and_runs_allow(tmp_path, monkeypatch):
     cells = cells_in(tmp_path, "dropout", "pi", "vadd-kl")
     monkeypatch.setattr(jobs, "available_cores", lambda: 8)
-    memory = SimpleNamespace(available=64e9)
+    memory = SimpleNamespace(available=64e9, total=2**40)
     monkeypatch.setattr(jobs.psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(jobs.torch, "get_num_threads", lambda: 8)
     assert jobs_of("auto", cells.values()) == Jobs(3, 2)

@@ -13,6 +13,7 @@ is not run again.
 from __future__ import annotations
 
 import argparse
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -184,15 +185,13 @@ def ranks(found: Pairs, methods: list[str]) -> dict[str, float]:
 
 
 def by_data(found: Pairs) -> dict[str, dict[str, float]]:
-    """The mean accuracy of each method on each data set."""
-    names = dict.fromkeys(name for name, _ in found)
-    return {
-        name: {
-            method: fmean(accuracies[method] for (other, _), accuracies in found.items() if other == name)
-            for method in next(accuracies for (other, _), accuracies in found.items() if other == name)
-        }
-        for name in names
-    }
+    """The mean accuracy on each data set of each method that was run on all of its splits."""
+    means = {}
+    for name in dict.fromkeys(name for name, _ in found):
+        splits = [accuracies for (other, _), accuracies in found.items() if other == name]
+        methods = [method for method in splits[0] if all(method in accuracies for accuracies in splits)]
+        means[name] = {method: fmean(accuracies[method] for accuracies in splits) for method in methods}
+    return means
 
 
 def summary(rows: list[dict[str, Any]], half: str | None) -> str:
@@ -257,17 +256,33 @@ def image_errors(rows: list[dict[str, Any]]) -> str:
     return text_table(["data", "half", "splits", *IMAGE_METHODS], lines) + "\n"
 
 
-def gains(rows: list[dict[str, Any]], labels: int = 10) -> str:
-    """Each table: accuracy with the labels alone and with the unlabeled rows, the largest loss first."""
+def tables(rows: list[dict[str, Any]], labels: int = 10) -> list[tuple[str, float, float]]:
+    """Each table with its accuracy with the labels alone and with the unlabeled rows, the largest loss first."""
     chosen = [row for row in rows if row["labels"] == labels and row["data"] in data.names("table")]
-    halves = {row["data"]: row["half"] for row in chosen}
-    lines = []
-    for name, accuracies in by_data(pairs(chosen)).items():
-        both = [accuracies[method] for method in (BASELINE, OURS)]
-        lines.append((both[1] - both[0], [name, halves[name], *(f"{value:.1f}" for value in both)]))
-    lines.sort(key=lambda line: line[0])
+    found = [(name, means[BASELINE], means[OURS]) for name, means in by_data(pairs(chosen)).items()]
+    return sorted(found, key=lambda each: each[2] - each[1])
+
+
+def gains(rows: list[dict[str, Any]]) -> str:
+    """The accuracies and the gain of each table."""
     head = ["data", "half", BASELINE, "with unlabeled rows", "gain"]
-    return text_table(head, [[*cells, f"{gain:+.1f}"] for gain, cells in lines]) + "\n"
+    lines = [
+        [name, data.half(name), f"{alone:.1f}", f"{both:.1f}", f"{both - alone:+.1f}"]
+        for name, alone, both in tables(rows)
+    ]
+    return text_table(head, lines) + "\n"
+
+
+def in_a_line(rows: list[dict[str, Any]]) -> str:
+    """The mean gain, and the tables where unlabeled rows did harm, in one sentence."""
+    found = tables(rows)
+    mean = fmean(both - alone for _, alone, both in found)
+    hurt = [f"{name} ({both - alone:+.1f})" for name, alone, both in found if both - alone <= -0.5]
+    text = (
+        f"On {len(found)} tables with ten labels of each class, unlabeled rows change the accuracy of the estimator by "
+        f"{mean:+.1f} points on average. They do harm on {', '.join(hurt)}."
+    )
+    return textwrap.fill(text, 120) + "\n"
 
 
 def main() -> None:

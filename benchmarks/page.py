@@ -48,7 +48,11 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
+    "harm-choose": ("harm", lambda rows: harm.few(rows, "choose")),
+    "harm-image": ("harm", harm.image_errors),
+    "harm-ablation": ("harm", harm.ablation),
     "harm-data": ("harm", harm.gains),
+    "harm-line": ("harm", harm.in_a_line),
     "harm-text": ("harm", harm.by_labels),
 }
 

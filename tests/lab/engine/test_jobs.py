@@ -28,11 +28,10 @@ from runs import rings, tiny
 WILD = ("optimizer.learning_rate=1e30", "optimizer.ramp_down=0")
 
 
-def cells_in(folder, *names, force=False):
+def cells_in(folder, *names):
     """A cell for each name: ``METHOD`` or ``METHOD wild``, which diverges."""
     return {
-        name: Cell(name, tiny(*WILD * name.endswith("wild"), method=name.split()[0]), folder / name, force)
-        for name in names
+        name: Cell(name, tiny(*WILD * name.endswith("wild"), method=name.split()[0]), folder / name) for name in names
     }
 
 
@@ -56,7 +55,6 @@ def test_auto_takes_what_cores_memory_and_runs_allow(tmp_path, monkeypatch):
     assert jobs_of(16, cells.values()) == Jobs(16, 1)
     train(cells["pi"].config, cells["pi"].path, data=rings(), progress=False)
     assert jobs_of("auto", cells.values()) == Jobs(2, 4)
-    assert jobs_of("auto", cells_in(tmp_path, "dropout", "pi", "vadd-kl", force=True).values()) == Jobs(3, 2)
     monkeypatch.setattr(jobs.torch, "get_num_threads", lambda: 1)  # OMP_NUM_THREADS=1 is respected
     assert jobs_of("auto", cells.values()) == Jobs(2, 1)
     assert str(Jobs(2, 1)) == "2 at a time, 1 thread each"
@@ -107,18 +105,16 @@ def _known_data(monkeypatch):
     monkeypatch.setattr(jobs, "cached_data", lambda dataset, data_dir: rings())
 
 
-def test_a_run_that_was_replaced_is_not_replaced_again_after_a_kill(tmp_path):
-    (old,) = cells_in(tmp_path, "dropout").values()
-    train(old.config, old.path, data=rings(), progress=False)
-    (cell,) = cells_in(tmp_path, "dropout", force=True).values()
-    assert not cell.there  # the old run is still there
-    run = RunDirectory.open(cell.path)
-    RunDirectory.create(cell.path, run.config, run.split, force=True)
+def test_a_cell_is_trained_then_resumed_then_read(tmp_path):
+    (cell,) = cells_in(tmp_path, "dropout").values()
+    assert not cell.there
+    with pytest.raises(StoppedError):
+        cell.run(rings(), progress=False, tell=lambda updates: updates == 4)
     assert cell.there
     assert not cell.finished
     found = cell.run(rings(), progress=False)  # resumed, not refused
     assert cell.finished
-    assert cell.result == found
+    assert cell.result == found == cell.run(None)
 
 
 @pytest.mark.usefixtures("_known_data")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -43,14 +43,6 @@ class Cell:
     name: str  # such as vadd-kl seed 0
     config: RunConfig
     path: Path  # its directory
-    force: bool = False  # replace the run that is there now, instead of reading or resuming it
-    replaced: int | None = field(init=False)  # the inode of that run
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "replaced", self._inode() if self.force else None)
-
-    def _inode(self) -> int | None:
-        return self.path.stat().st_ino if self.path.exists() else None
 
     @property
     def updates(self) -> int:
@@ -59,8 +51,8 @@ class Cell:
 
     @property
     def there(self) -> bool:
-        """Whether there is a run to read or to resume. With ``force``, a run to be replaced does not count."""
-        return self._inode() not in (None, self.replaced)
+        """Whether there is a run to read or to resume."""
+        return self.path.exists()
 
     @property
     def finished(self) -> bool:
@@ -76,8 +68,7 @@ class Cell:
         """Read the run if it is finished, resume it if it has begun, else train it, with these options of ``train``."""
         if self.finished:
             return self.result
-        resume = self.there
-        return train(self.config, self.path, resume=resume, force=self.force and not resume, data=data, **options)
+        return train(self.config, self.path, resume=self.there, data=data, **options)
 
     def __call__(self, tell: Tell) -> Result:
         """Run it in a worker; if it has to stop, it saves first."""

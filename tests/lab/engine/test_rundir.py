@@ -230,6 +230,15 @@ def test_what_depends_on_the_machine_may_be_edited(old, new, tmp_path):
     assert RunDirectory.open(tmp_path / "r").result["test_error_percent"] == 1
 
 
+@pytest.mark.parametrize("section", ["engine:", "training:", "network:"])
+def test_a_configuration_that_was_cut_off_is_refused(section, tmp_path):
+    finished(tmp_path / "r")
+    file = tmp_path / "r" / "config.yaml"
+    file.write_text(file.read_text().partition(f"\n{section}")[0])
+    with pytest.raises(RunError, match=r"config\.yaml or split\.npz was changed"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
+
+
 def test_a_split_of_another_run_is_refused(tmp_path):
     run = create(tmp_path / "r")
     split_of(OTHER, rings()).save(run.path / "split.npz")

@@ -302,7 +302,8 @@ def digest_of(value: Any) -> str:
 def seal_of(values: Mapping[str, Any], split: LabelSplit) -> str:
     """Return the seal of a run from the values of its configuration that its results depend on, and its split."""
     kept = {key: value for key, value in values.items() if key not in ("dataset", "data_dir")}
-    kept["engine"] = {key: value for key, value in values["engine"].items() if key not in MACHINE}
+    if isinstance(engine := values.get("engine"), Mapping):  # the section may be cut off
+        kept["engine"] = {key: value for key, value in engine.items() if key not in MACHINE}
     return digest_of([kept, split.dataset, split.labeled, split.unlabeled, split.validation])
 
 

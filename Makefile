@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up .venv (a few minutes the first time: torch is large) ..."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
-	  --constraint constraints.txt --editable '.[train,sklearn,tensorboard,examples,docs,dev]'
+	  --constraint constraints.txt --editable '.[train,sklearn,export,serve,transformers,tensorboard,examples,docs,dev]'
 	@touch $@
 
 test: setup

@@ -19,16 +19,7 @@ from advdrop.lab.engine.evaluate import outputs
 from advdrop.lab.engine.model import Model, load
 from advdrop.lab.engine.run import preprocess_of, split_of
 from advdrop.lab.engine.rundir import RunError
-from runs import rings, squares, tiny
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run on small color images, with whitening and a companion, and the examples that it was trained on."""
-    data, path = squares(), tmp_path_factory.mktemp("runs") / "r"
-    config = tiny("data.zca=true", "data.standardize=true", data=data, preset="robust")
-    train(config, path, data=data, progress=False)
-    return path, data
+from runs import rings, tiny
 
 
 def evaluated(path, data):
@@ -39,8 +30,8 @@ def evaluated(path, data):
     return outputs(network, data.test.x, preprocess_of(run.config, data, split_of(run.config, data))).softmax(1).numpy()
 
 
-def test_a_moved_run_without_its_data_gives_what_evaluation_gives_to_the_last_bit(trained, tmp_path):
-    path, data = trained
+def test_a_moved_run_without_its_data_gives_what_evaluation_gives_to_the_last_bit(image_run, tmp_path):
+    path, data = image_run
     shutil.copytree(path, tmp_path / "moved")
     model = advdrop.lab.load(str(tmp_path / "moved"))
     assert isinstance(model, Model)
@@ -53,8 +44,8 @@ def test_a_moved_run_without_its_data_gives_what_evaluation_gives_to_the_last_bi
     assert 100 * wrong == pytest.approx(RunDirectory(path).result["test_error_percent"])
 
 
-def test_files_pictures_arrays_and_tensors_are_the_same(trained, tmp_path):
-    path, data = trained
+def test_files_pictures_arrays_and_tensors_are_the_same(image_run, tmp_path):
+    path, data = image_run
     model, expected = load(path), evaluated(path, data)
     arrays = [np.ascontiguousarray(x.numpy().transpose(1, 2, 0)) for x in data.test.x]
     pictures = [Image.fromarray(array) for array in arrays]
@@ -82,8 +73,8 @@ def test_a_model_of_a_table(tmp_path):
         model.predict("cat.png")
 
 
-def test_many_examples_are_read_in_batches(trained):
-    path, data = trained
+def test_many_examples_are_read_in_batches(image_run):
+    path, data = image_run
     model, seen, read = load(path), [], []
     model.network.register_forward_hook(lambda _, args, out: seen.append((len(args[0]), len(read))))
 
@@ -98,8 +89,8 @@ def test_many_examples_are_read_in_batches(trained):
     assert model.predict([]) == []
 
 
-def test_the_network_is_plain_and_loading_touches_no_random_state(trained):
-    path, data = trained
+def test_the_network_is_plain_and_loading_touches_no_random_state(image_run):
+    path, data = image_run
     before = torch.get_rng_state()
     model = load(path)
     assert torch.equal(torch.get_rng_state(), before)
@@ -122,8 +113,8 @@ def test_a_run_that_is_not_finished_says_how_to_finish_it(tmp_path):
 
 @pytest.mark.parametrize("name", ["model.json", "preprocess.safetensors", "model.safetensors"])
 @pytest.mark.parametrize("how", ["edited", "cut off", "missing"])
-def test_a_model_that_was_changed_is_refused_in_one_line(name, how, trained, tmp_path):
-    path = shutil.copytree(trained[0], tmp_path / "r")
+def test_a_model_that_was_changed_is_refused_in_one_line(name, how, image_run, tmp_path):
+    path = shutil.copytree(image_run[0], tmp_path / "r")
     file = path / name
     if how == "missing":
         file.unlink()
@@ -139,14 +130,14 @@ def test_a_model_that_was_changed_is_refused_in_one_line(name, how, trained, tmp
 
 
 @pytest.mark.parametrize("last", ["preprocess.safetensors", "model.json", "result.json"])
-def test_a_kill_between_the_files_of_a_model_leaves_a_run_that_can_be_finished(last, trained, tmp_path):
-    path, data = shutil.copytree(trained[0], tmp_path / "r"), trained[1]
+def test_a_kill_between_the_files_of_a_model_leaves_a_run_that_can_be_finished(last, image_run, tmp_path):
+    path, data = shutil.copytree(image_run[0], tmp_path / "r"), image_run[1]
     (path / "result.json").unlink()
     (path / last).unlink(missing_ok=True)
     with pytest.raises(RunError, match="not finished"):
         load(path)
     train(RunDirectory(path).config, path, data=data, resume=True, progress=False)
-    assert load(path).predict(data.test.x) == load(trained[0]).predict(data.test.x)
+    assert load(path).predict(data.test.x) == load(image_run[0]).predict(data.test.x)
 
 
 def test_the_import_is_light():

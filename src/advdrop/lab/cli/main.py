@@ -32,6 +32,9 @@ APP = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": [
 DATA = typer.Typer(no_args_is_help=True, help="List, download and check data sets.")
 PANELS: dict[str, dict[type[Any], str]] = {
     "Train": {options.Train: "train.run_train", options.Compare: "compare.run_compare"},
+    "Use": {
+        options.Predict: "predict.run_predict",
+    },
     "Results": {
         options.Show: "runs.run_show",
         options.Report: "report.run_report",

@@ -252,6 +252,31 @@ class Show:
 
 
 @dataclass(kw_only=True)
+class Predict:
+    """Classify images with a finished run. Its data are not needed, and the run may have been moved.
+
+    Images may have any size and color mode. Each line has the class, its probability and the path. In folders (with
+    those inside them) and quoted patterns, only files with names of images count.
+
+    Files that cannot be read do not stop the others: they are listed at the end, and the exit code is 1. If there are
+    no images at all, it is 2.
+
+    Examples:
+      advdrop predict runs/first cat.jpg dog.png
+      advdrop predict runs/first photos/ --out classes.csv
+      advdrop predict runs/first "photos/**/*.jpg" --top 3
+      find photos -newer last-time | advdrop predict runs/first - --out classes.json
+    """
+
+    run: Path = Argument(..., help="Directory of a finished run.")
+    images: list[str] = Argument(..., help="Image files, folders, patterns in quotes, or - for paths on stdin.")
+    out: Path | None = _file(
+        None, "Write all results to this file, .csv or .json, instead of printing them.", "--out", "-o"
+    )
+    top: int = _option(1, "Number of classes to show for each image.", min=1)
+
+
+@dataclass(kw_only=True)
 class DataList:
     """List the data sets that have a name, and show whether their files are here."""
 

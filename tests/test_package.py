@@ -13,7 +13,7 @@ import advdrop
 
 SOURCE = Path(advdrop.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-ORDER = ("data models", "config", "suites", "engine", "records", "studies", "report", "cli")
+ORDER = ("data models", "config", "suites", "engine", "deploy", "records", "studies", "report", "cli")
 """The folders of the lab: each may import those before it. Data and models do not know each other."""
 STEPS = {folder: step for step, folders in enumerate(ORDER) for folder in folders.split()}
 LIBRARY = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from advdrop.lab.choices import DATASETS, MOST_SEEDS, Precision, PresetChoice, PresetName
+from advdrop.lab.choices import DATASETS, MOST_SEEDS, ExportFormat, Precision, PresetChoice, PresetName
 
 
 def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
@@ -274,6 +274,32 @@ class Predict:
         None, "Write all results to this file, .csv or .json, instead of printing them.", "--out", "-o"
     )
     top: int = _option(1, "Number of classes to show for each image.", min=1)
+
+
+@dataclass(kw_only=True)
+class Export:
+    """Write a finished run to one file that classifies raw images in other programs.
+
+    Preprocessing is inside. The input is a batch of any number of images: uint8 from 0 to 255, N x C x H x W, of the
+    size of the run. The output is the probabilities. The names of the classes are in the metadata.
+
+    onnx: for onnxruntime and many others (pip install 'advdrop[export]'). torch: for torch.export.load, with torch
+    alone.
+
+    The file is compared with the run on random examples, and on your images with --images. It is written only if all
+    probabilities are equal to 1e-4.
+
+    Examples:
+      advdrop export runs/first
+      advdrop export runs/first --format torch --out first.pt2
+      advdrop export runs/first --images photos/ --out first.onnx --force
+    """
+
+    run: Path = Argument(..., help="Directory of a finished run.")
+    format: ExportFormat = _option("onnx", "Format of the file.")
+    out: Path | None = _file(None, "File to write, .onnx or .pt2.", "--out", "-o", show_default="RUN.onnx or RUN.pt2")
+    images: list[str] = _option([], "Image, folder or pattern to check the file on too. Can be repeated.")
+    force: bool = _option(False, "Replace a file of that name.", "--force", panel="Files")
 
 
 @dataclass(kw_only=True)

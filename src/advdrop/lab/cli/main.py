@@ -34,6 +34,7 @@ PANELS: dict[str, dict[type[Any], str]] = {
     "Train": {options.Train: "train.run_train", options.Compare: "compare.run_compare"},
     "Use": {
         options.Predict: "predict.run_predict",
+        options.Serve: "serve.run_serve",
         options.Export: "export.run_export",
     },
     "Results": {

@@ -303,6 +303,28 @@ class Export:
 
 
 @dataclass(kw_only=True)
+class Serve:
+    """Serve a finished run: a page to drop an image on, and POST /predict for programs.
+
+    It listens on this machine only, unless --host says otherwise. It has no passwords and no encryption: put a proxy
+    before it to open it to others. Uploads are limited in size, pixels, time and number, and nothing is stored.
+
+    It needs pip install 'advdrop[serve]'.
+
+    Examples:
+      advdrop serve runs/first
+      advdrop serve runs/first --port 9000
+      curl -F image=@cat.jpg http://127.0.0.1:8000/predict
+      curl --data-binary @cat.jpg http://127.0.0.1:8000/predict
+    """
+
+    run: Path = Argument(..., help="Directory of a finished run.")
+    port: int = _option(8000, "Port; 0 for any that is free.", min=0, max=65535)
+    host: str = _option("127.0.0.1", "Address to listen on, or the name of this machine.")
+    max_mb: float = _option(10.0, "Size of an upload, at most, in MB.", "--max-mb", min=0.001, max=1000.0)
+
+
+@dataclass(kw_only=True)
 class DataList:
     """List the data sets that have a name, and show whether their files are here."""
 

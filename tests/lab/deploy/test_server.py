@@ -272,7 +272,7 @@ def test_a_person_with_a_browser(image_run, picture, tmp_path):
         seen = "!document.getElementById('result').hidden && document.getElementById('best').textContent"
         for act in (lambda: page.choose("#file", picture), lambda: page.drop("#drop", picture)):
             act()
-            assert page.wait_for(seen).startswith(f"{best}, ")
+            assert page.wait_for(seen).startswith(f"{best} (")
             rows = page.run("[...document.querySelectorAll('#classes li')].map(li => li.innerText)")
             assert len(rows) == 3
             assert rows[0].split()[0] == best

@@ -47,3 +47,17 @@ def tiny(
         preset=preset,
         settings=merged(base, given),
     )
+
+
+def squares(train: int = 60, test: int = 30, channels: int = 3, size: int = 8) -> DataSet:
+    """Images of three classes, the bright half of each being left, right or nowhere, with noise."""
+    draw = torch.Generator().manual_seed(3)
+
+    def part(count: int) -> Examples:
+        y = torch.arange(count) % len(CLASSES)
+        x = torch.randint(0, 100, (count, channels, size, size), generator=draw)
+        x[y == 0, :, :, : size // 2] += 120
+        x[y == 1, :, :, size // 2 :] += 120
+        return Examples(x.byte(), y)
+
+    return DataSet("squares", part(train), part(test), CLASSES)

@@ -12,6 +12,7 @@ PresetName = Literal["paper", "authors", "robust"]
 PresetChoice = Literal["auto", "paper", "authors", "robust"]
 Padding = Literal["reflect", "zeros"]
 Norm = Literal["batch", "mean-only", "weight+mean-only", "none"]
+ExportFormat = Literal["onnx", "torch"]
 DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "cifar10")
 """The data sets that have a name."""
 MOST_SEEDS = 1000

@@ -58,7 +58,19 @@ def test_the_command_is_there_and_knows_every_command():
     assert all(command in said for command in ("train", "compare", "evaluate", "show", "data"))
 
 
-COMMANDS = ["train", "compare", "reproduce", "report", "evaluate", "audit", "explain", "show"]
+COMMANDS = [
+    "train",
+    "compare",
+    "predict",
+    "serve",
+    "export",
+    "reproduce",
+    "report",
+    "evaluate",
+    "audit",
+    "explain",
+    "show",
+]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.engine.companion import Blend, Companion, held_out, main_network
-from advdrop.lab.engine.run import StoppedError, load_network, train
+from advdrop.lab.engine.model import load
+from advdrop.lab.engine.run import StoppedError, train
 from advdrop.lab.engine.rundir import RunDirectory
 from runs import rings, tiny
 
@@ -171,6 +172,6 @@ def test_a_resumed_blend_is_bit_identical(tmp_path):
     one, other = (RunDirectory.open(tmp_path / name).weights() for name in ("whole", "parts"))
     assert any(name.startswith("companion.") for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
-    network = load_network(tmp_path / "whole", data)
+    network = load(tmp_path / "whole").network
     assert isinstance(network, Blend)
     assert main_network(network) is network.main

@@ -13,7 +13,7 @@ from advdrop.lab.config.recipes import resolve
 from advdrop.lab.data import DataSet, Examples
 from advdrop.lab.engine import RunDirectory, devices, train
 from advdrop.lab.engine.devices import device_of, fabric_of, resolve_auto, resumed_config, set_memory_format
-from advdrop.lab.engine.run import load_network
+from advdrop.lab.engine.model import load
 from runs import CLASSES, rings, tiny
 
 IMAGE = (1, 8, 8)
@@ -222,6 +222,6 @@ def test_a_trained_network_is_loaded_in_the_order_it_was_trained_in(tmp_path):
     for memory_format in ("contiguous", "channels_last"):
         config = convolutional(data, f"engine.memory_format={memory_format}", "network.delta=0.05")
         train(config, tmp_path / memory_format, data=data, progress=False)
-        weight = load_network(tmp_path / memory_format, data)[4].weight
+        weight = load(tmp_path / memory_format).network[4].weight
         assert weight.is_contiguous(memory_format=torch.channels_last) == (memory_format == "channels_last")
         assert weight.is_contiguous() == (memory_format == "contiguous")

@@ -13,12 +13,14 @@ from advdrop.lab.data.batches import Augment, Batches, LabelSplit
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine import run as engine_run
 from advdrop.lab.engine.evaluate import error_percent
-from advdrop.lab.engine.run import StoppedError, load_network, preprocess_of, split_of
+from advdrop.lab.engine.model import load
+from advdrop.lab.engine.run import StoppedError, preprocess_of, split_of
 from advdrop.lab.engine.rundir import RunError
 from advdrop.lab.engine.training import DivergedError, PartialLoss, Training
 from advdrop.randomness import derived_seed
 from runs import rings, tiny
 
+MODEL = {"model.safetensors", "preprocess.safetensors", "model.json"}
 COLUMNS = {
     "dropout": ["cross_entropy"],
     "at": ["cross_entropy", "at"],
@@ -75,7 +77,7 @@ def test_a_run_directory_holds_what_the_issue_names(tmp_path):
     result = run(tmp_path / "r")
     found = RunDirectory.open(tmp_path / "r")
     names = {path.name for path in found.path.iterdir()} - {".lock"}
-    assert names == {"config.yaml", "split.npz", "metrics.csv", "result.json", "last.ckpt", "model.safetensors"}
+    assert names == {"config.yaml", "split.npz", "metrics.csv", "result.json", "last.ckpt", *MODEL}
     assert result == found.result == json.loads((found.path / "result.json").read_text())
     assert result["updates"] == 12
     assert result["labels"] == 12
@@ -96,7 +98,7 @@ def test_a_run_directory_holds_what_the_issue_names(tmp_path):
 def test_the_recorded_error_is_that_of_the_saved_weights(tmp_path):
     data = rings()
     result = run(tmp_path / "r", data=data)
-    network = load_network(tmp_path / "r", data)
+    network = load(tmp_path / "r").network
     assert not network.training
     config = RunDirectory(tmp_path / "r").config
     assert (

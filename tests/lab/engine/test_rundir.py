@@ -288,16 +288,17 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         other.load_checkpoint()
 
 
-@pytest.mark.parametrize("name", ["result.json", "metrics.csv", "model.safetensors"])
+@pytest.mark.parametrize("name", ["result.json", *rundir.RESULTS])
 def test_results_that_were_edited_are_refused(name, tmp_path):
     run = create(tmp_path / "r")
     run.write_metrics([{"update": 4, "train/loss": 1.5}])
-    run.model.write_bytes(b"1.5")
+    for path in (run.model, run.preprocess, run.card):
+        path.write_bytes(b"1.5")
     run.write_result({"test_error_percent": 1.5})
     changed(run.path / name, "1.5", "2.5")
     run = RunDirectory.open(run.path)
     with pytest.raises(RunError, match=rf"{name} is damaged or belongs to another run; train the run again"):
-        _ = {"result.json": lambda: run.result, "metrics.csv": run.metrics}.get(name, run.weights)()
+        _ = run.result if name == "result.json" else run.read(run.path / name)
 
 
 @pytest.mark.parametrize("text", ["[1, 2, 3]", "7", "{}", '{"sha256": 3, "test_error_percent": 1}', "[" * 100_000])

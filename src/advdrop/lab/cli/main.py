@@ -32,6 +32,11 @@ APP = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": [
 DATA = typer.Typer(no_args_is_help=True, help="List, download and check data sets.")
 PANELS: dict[str, dict[type[Any], str]] = {
     "Train": {options.Train: "train.run_train", options.Compare: "compare.run_compare"},
+    "Use": {
+        options.Predict: "predict.run_predict",
+        options.Serve: "serve.run_serve",
+        options.Export: "export.run_export",
+    },
     "Results": {
         options.Show: "runs.run_show",
         options.Report: "report.run_report",

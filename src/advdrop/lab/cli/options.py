@@ -9,7 +9,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from advdrop.lab.choices import DATASETS, MOST_SEEDS, Precision, PresetChoice, PresetName
+from advdrop.lab.choices import DATASETS, MOST_SEEDS, ExportFormat, Precision, PresetChoice, PresetName
 
 
 def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
@@ -249,6 +249,79 @@ class Show:
     """
 
     runs: list[Path] = Argument(..., help="Run directories, or folders of them.")
+
+
+@dataclass(kw_only=True)
+class Predict:
+    """Classify images with a finished run. Its data are not needed, and the run may have been moved.
+
+    Images may have any size and color mode. Each line has the class, its probability and the path. In folders (with
+    those inside them) and quoted patterns, only files with names of images count.
+
+    Files that cannot be read do not stop the others: they are listed at the end, and the exit code is 1. If there are
+    no images at all, it is 2.
+
+    Examples:
+      advdrop predict runs/first cat.jpg dog.png
+      advdrop predict runs/first photos/ --out classes.csv
+      advdrop predict runs/first "photos/**/*.jpg" --top 3
+      find photos -newer last-time | advdrop predict runs/first - --out classes.json
+    """
+
+    run: Path = Argument(..., help="Directory of a finished run.")
+    images: list[str] = Argument(..., help="Image files, folders, patterns in quotes, or - for paths on stdin.")
+    out: Path | None = _file(
+        None, "Write all results to this file, .csv or .json, instead of printing them.", "--out", "-o"
+    )
+    top: int = _option(1, "Number of classes to show for each image.", min=1)
+
+
+@dataclass(kw_only=True)
+class Export:
+    """Write a finished run to one file that classifies raw images in other programs.
+
+    Preprocessing is inside. The input is a batch of any number of images: uint8 from 0 to 255, N x C x H x W, of the
+    size of the run. The output is the probabilities. The names of the classes are in the metadata.
+
+    onnx: for onnxruntime and many others (pip install 'advdrop[export]'). torch: for torch.export.load, with torch
+    alone.
+
+    The file is compared with the run on random examples, and on your images with --images. It is written only if all
+    probabilities are equal to 1e-4.
+
+    Examples:
+      advdrop export runs/first
+      advdrop export runs/first --format torch --out first.pt2
+      advdrop export runs/first --images photos/ --out first.onnx --force
+    """
+
+    run: Path = Argument(..., help="Directory of a finished run.")
+    format: ExportFormat = _option("onnx", "Format of the file.")
+    out: Path | None = _file(None, "File to write, .onnx or .pt2.", "--out", "-o", show_default="RUN.onnx or RUN.pt2")
+    images: list[str] = _option([], "Image, folder or pattern to check the file on too. Can be repeated.")
+    force: bool = _option(False, "Replace a file of that name.", "--force", panel="Files")
+
+
+@dataclass(kw_only=True)
+class Serve:
+    """Serve a finished run: a page to drop an image on, and POST /predict for programs.
+
+    It listens on this machine only, unless --host says otherwise. It has no passwords and no encryption: put a proxy
+    before it to open it to others. Uploads are limited in size, pixels, time and number, and nothing is stored.
+
+    It needs pip install 'advdrop[serve]'.
+
+    Examples:
+      advdrop serve runs/first
+      advdrop serve runs/first --port 9000
+      curl -F image=@cat.jpg http://127.0.0.1:8000/predict
+      curl --data-binary @cat.jpg http://127.0.0.1:8000/predict
+    """
+
+    run: Path = Argument(..., help="Directory of a finished run.")
+    port: int = _option(8000, "Port; 0 for any that is free.", min=0, max=65535)
+    host: str = _option("127.0.0.1", "Address to listen on, or the name of this machine.")
+    max_mb: float = _option(10.0, "Size of an upload, at most, in MB.", "--max-mb", min=0.001, max=1000.0)
 
 
 @dataclass(kw_only=True)

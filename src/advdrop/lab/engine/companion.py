@@ -8,10 +8,13 @@ both networks. If the predictions for unlabeled images collapse, those images ar
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.methods import network_of
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
@@ -36,6 +39,13 @@ class Blend(nn.Module):
         """Return log((1 − share)·p + share·q)."""
         p, q = self.main(x).softmax(1), self.companion(x).softmax(1)
         return torch.lerp(p, q, self.share).clamp_min(torch.finfo(p.dtype).tiny).log()
+
+
+def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
+    """Return the configured network, blended with a companion if the configuration asks for one."""
+    main = network_of(config, shape, classes)
+    share = config.objective.blend
+    return Blend(main, network_of(config, shape, classes), share) if share else main
 
 
 def main_network(network: nn.Module) -> nn.Module:

@@ -9,9 +9,12 @@ from advdrop.eval_mode import eval_mode
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
 
+BATCH = 500
+"""How many examples are evaluated at a time. Their last bits may depend on it."""
+
 
 @torch.no_grad()
-def outputs(network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = 500) -> Tensor:
+def outputs(network: nn.Module, x: Tensor, preprocess: Preprocess, batch: int = BATCH) -> Tensor:
     """Return the logits of each stored example in x, ``(N, C)`` on the CPU. Every module keeps its mode."""
     device = next(network.parameters()).device
     preprocess = preprocess.to(device)

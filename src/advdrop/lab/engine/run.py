@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 import torch
-from safetensors.torch import save
 from torch import nn
 
 from advdrop.lab.config.config import ConfigError, RunConfig
-from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.config.methods import objective_of
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples, reading
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.companion import Blend, Companion
+from advdrop.lab.engine.companion import Blend, Companion, blended
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, outputs
 from advdrop.lab.engine.malloc import keep_freed_memory
+from advdrop.lab.engine.model import load as load_model
+from advdrop.lab.engine.model import write_model
 from advdrop.lab.engine.progress import Progress
-from advdrop.lab.engine.rundir import DAMAGED, RESTART, RunDirectory, RunError
+from advdrop.lab.engine.rundir import RESTART, RunDirectory, RunError
 from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
-from advdrop.lab.files import written
 from advdrop.randomness import borrowed_noise, derived_seed
 from advdrop.trust import Trust
 
@@ -169,13 +169,11 @@ def _errors(network: nn.Module, data: DataSet, split: LabelSplit, preprocess: Pr
 
 
 def _finish(training: Training, history: History, run: RunDirectory, data: DataSet) -> dict[str, Any]:
-    """Write the weights and then the result: a run that has a result is complete."""
+    """Write the model and then the result: a run that has a result is complete."""
     config, network, updates = training.config, training.network, training.config.training.updates
     if history.update < updates:
         raise StoppedError(f"stopped after update {history.update} of {updates}; resume with: {run.how_to_resume}")
-    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
-    with written(run.model) as file:
-        file.write(save(weights, metadata={"config": config.model_copy(update={"data_dir": None}).dump()}))
+    write_model(run, config, network, training.batches.preprocess, data)
     errors = {key: value for key, value in history.rows[-1].items() if key.endswith("/error_percent")}
     result = {
         **{key.replace("/", "_"): errors[key] for key in sorted(errors)},
@@ -224,13 +222,6 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
     return fit(images, scaling=scaling, standardize=options.standardize, zca=zca, regularizer=regularizer)
 
 
-def blended(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
-    """Return the configured network, blended with a companion if the configuration asks for one."""
-    main = network_of(config, shape, classes)
-    share = config.objective.blend
-    return Blend(main, network_of(config, shape, classes), share) if share else main
-
-
 def refuse_too_large(config: RunConfig, data: DataSet) -> None:
     """Raise an error if the network cannot be trained in the memory of this machine."""
     with torch.device("meta"):  # takes no memory
@@ -243,15 +234,6 @@ def refuse_too_large(config: RunConfig, data: DataSet) -> None:
         )
 
 
-def load_network(path: Path, data: DataSet) -> nn.Module:
-    """Return the trained network of a finished run, in evaluation mode. ``data`` is what it was trained on."""
-    run = RunDirectory.open(path)
-    network = blended(run.config, data.shape, len(data.classes))
-    with reading(run.model, RunError, DAMAGED):
-        network.load_state_dict(run.weights())
-    return set_memory_format(network, run.config.engine.memory_format).eval()
-
-
 def trained(
     path: Path, data_dir: Path | None = None, dataset: str | None = None
 ) -> tuple[nn.Module, DataSet, Preprocess]:
@@ -260,10 +242,10 @@ def trained(
     ``data_dir`` and ``dataset`` are needed if the data are not where they were.
     """
     run = RunDirectory.open(path)
-    config, _ = run.config, run.result  # an error if it is not finished
+    config, model = run.config, load_model(path)
     data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
     _refuse_other_data(run, data)
-    return load_network(path, data), data, preprocess_of(config, data, run.split)
+    return model.network, data, model.preprocess
 
 
 def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:

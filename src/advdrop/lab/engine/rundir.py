@@ -39,7 +39,9 @@ Row = dict[str, float]
 DAMAGED = "train the run again with --force"
 RESTART = "delete it to start the run again"
 MARK = "# advdrop run 1, seal "
-FILES = {"config.yaml", "split.npz", "metrics.csv", "last.ckpt", "model.safetensors", "result.json", "tensorboard"}
+RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json")
+"""The files whose digests are in ``result.json``."""
+FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "tensorboard"}
 """What a run directory holds, beside hidden files. One that holds anything else is never replaced."""
 MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
@@ -55,9 +57,10 @@ class BusyError(RunError):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """``config.yaml``, ``split.npz``, ``metrics.csv``, ``last.ckpt``, ``model.safetensors`` and ``result.json``.
+    """``config.yaml``, ``split.npz``, ``metrics.csv``, ``last.ckpt``, the files of the model and ``result.json``.
 
-    The first two are written at the start and ``result.json`` at the end: a run that has it is finished.
+    The first two are written at the start and ``result.json`` at the end: a run that has it is finished. The model is
+    in ``model.safetensors``, ``preprocess.safetensors`` and ``model.json``.
     """
 
     path: Path
@@ -173,6 +176,16 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def preprocess(self) -> Path:
+        """The path of ``preprocess.safetensors``: means, deviations and whitening."""
+        return self.path / "preprocess.safetensors"
+
+    @property
+    def card(self) -> Path:
+        """The path of ``model.json``: classes, shape, scaling and versions."""
+        return self.path / "model.json"
+
+    @property
     def how_to_resume(self) -> str:
         """The command that resumes the run."""
         return f"advdrop train --resume {shlex.quote(str(self.path))}"
@@ -201,13 +214,13 @@ class RunDirectory:
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write ``result.json``, the last file of a run, with the digests of the results, and return its content."""
-        files = [file for file in (self.path / "metrics.csv", self.model) if file.is_file()]
+        files = [file for name in RESULTS if (file := self.path / name).is_file()]
         digests = {file.name: digest_of(file.read_bytes()) for file in files}
         result = {**result, "sha256": {**digests, "result.json": digest_of([self.seal, result])}}
         write_text(self.path / "result.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return result
 
-    def _read(self, path: Path) -> bytes:
+    def read(self, path: Path) -> bytes:
         """Read a file that, in a finished run, must be as it was when the result was written."""
         content = path.read_bytes()
         if self.finished and self.result.get("sha256", {}).get(path.name) not in (None, digest_of(content)):
@@ -228,7 +241,7 @@ class RunDirectory:
         if not path.is_file() and not self.finished:
             return []
         with reading(path, RunError, DAMAGED):
-            lines = csv.DictReader(io.StringIO(self._read(path).decode()))
+            lines = csv.DictReader(io.StringIO(self.read(path).decode()))
             rows = [{name: float(text) for name, text in line.items() if text} for line in lines]
             if any(row["update"] % 1 for row in rows) or (self.finished and not rows):
                 raise RunError(f"{path} has no whole number of updates in each row; {DAMAGED}")
@@ -254,7 +267,7 @@ class RunDirectory:
     def weights(self) -> dict[str, Tensor]:
         """Read ``model.safetensors``."""
         with reading(self.model, RunError, DAMAGED):
-            return load(self._read(self.model))
+            return load(self.read(self.model))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

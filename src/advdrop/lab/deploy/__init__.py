@@ -1,0 +1,1 @@
+"""Trained models outside of this program: as files for other programs, and behind a small server."""

@@ -151,7 +151,6 @@ def test_a_training_starts_without_what_takes_long_to_import():
         assert not late & set(sys.modules), late & set(sys.modules)
         import torchmetrics
     """
-    pytest.importorskip("torchmetrics")
     subprocess.run([sys.executable, "-c", inspect.cleandoc(code)], check=True, timeout=300)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,13 +61,27 @@ def set_memory_format(network: nn.Module, memory_format: str) -> nn.Module:
     return network.to(memory_format=chosen)  # type: ignore[call-overload, no-any-return]
 
 
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Hide a module inside the block: Fabric imports torchmetrics, for seconds, only to look up its version."""
+    hidden = module not in sys.modules
+    if hidden:
+        sys.modules[module] = None  # type: ignore[assignment]  # how Python marks a module that cannot be imported
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[module]
+
+
 def fabric_of(engine: Engine) -> Fabric:
     """Return the Fabric of a run: its devices, its processes and its precision."""
     started, expected = int(os.environ.get("WORLD_SIZE", "1")), engine.devices * engine.nodes
     if started not in (1, expected):
         raise ConfigError(f"{started} processes were started for {expected}; say so with --devices and --nodes")
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins import MixedPrecision, Precision
+    with _without("torchmetrics"):
+        from lightning_fabric import Fabric
+        from lightning_fabric.plugins import MixedPrecision, Precision
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
 

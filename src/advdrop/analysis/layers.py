@@ -55,8 +55,8 @@ def layers_of(
 
     ``"all"`` is every module, also a block of modules, that returns a tensor of floats with the batch first, except:
     modules that run several times in a pass (each time is another place), modules that return the tensor of a module
-    before them (a dropout or a flattening in evaluation mode, and blocks that end with a module that is listed), and
-    those that return the logits.
+    before them or the inputs (a dropout in evaluation mode, a flattening, and blocks that end with a module that is
+    listed), and those that return the logits.
 
     Args:
         model: a network, in evaluation mode and without parameters that require gradients.
@@ -97,7 +97,7 @@ def _arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _distinct(
     model: nn.Module, x: Inputs, names: Sequence[str], known: dict[str, Any], logits: Callable[[Any], Tensor]
 ) -> list[str]:
-    """Return the names of modules that return a tensor of their own, with the batch first, that is not the logits."""
+    """Return the names of modules that return a tensor of their own, with the batch first, and not the logits."""
     returned: dict[str, Tensor] = {}
     rows = len(next(tensors(x)))
     modules = dict(model.named_modules())
@@ -117,7 +117,7 @@ def _distinct(
     finally:
         for handle in handles:
             handle.remove()
-    seen, found = {_memory(output)}, []
+    seen, found = {_memory(output), *map(_memory, tensors(x))}, []
     for name in names:
         h = returned.get(name)
         if h is None or len(h) != rows or _memory(h) in seen or isinstance(modules[name], AdversarialDropout):

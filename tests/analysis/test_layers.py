@@ -89,6 +89,34 @@ def test_a_lost_unit_of_the_stream_does_not_come_back_through_the_skip_connectio
     assert [each.mean_worst for each in ranking.layers] == sorted(each.mean_worst for each in ranking.layers)
 
 
+class InPlace(nn.Module):
+    """A block as it is often written: the sum and the last ReLU overwrite what the branch has returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch, self.relu = nn.Linear(UNITS, UNITS), nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        out = self.branch(x)
+        out += x
+        return self.relu(out)
+
+
+def test_a_sum_in_place_is_not_taken_for_the_branch():
+    model, x, _ = residual()
+    model.one, model.two = InPlace(), InPlace()
+    found = {layer.name: layer.bypassed for layer in find(model, x)}
+    assert found == {
+        "stem": False, "one.branch": True, "one.relu": False, "two.branch": True, "two.relu": False,
+    }  # fmt: skip
+    y = model(x).argmax(1)
+    modules = dict(model.named_modules())
+    for each in audit(model, (x, y), layers="all", budgets=(1,), singles=True).layers:
+        assert each.audit.worst[1] == pytest.approx(exhaustive(model, modules[each.layer.name], x, y, 1))
+    first = nn.Sequential(nn.ReLU(inplace=True), model.head)  # changes its input
+    assert [layer.bypassed for layer in find(first, torch.randn(2, UNITS))] == [False]
+
+
 def test_a_module_that_runs_several_times_can_be_named():
     model, x, y = residual()
     assert [layer.name for layer in find(model, x, ["two.relu"])] == ["two.relu"]
@@ -98,7 +126,8 @@ def test_a_module_that_runs_several_times_can_be_named():
 
 def test_tensors_that_were_listed_and_logits_are_left_out():
     model = nn.Sequential(
-        nn.Identity(), nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()), nn.Dropout(), AdversarialDropout(), nn.AdaptiveAvgPool2d(1),
+        nn.Identity(),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()), nn.Dropout(), AdversarialDropout(), nn.AdaptiveAvgPool2d(1),
         nn.Flatten(), nn.Linear(4, 3),
     )  # fmt: skip
     x = torch.randn(5, 1, 6, 6)

@@ -18,6 +18,7 @@ from advdrop.outputs import part_of, replaced
 from advdrop.step.network import Inputs, call, tensors
 
 Chosen = Literal["all"] | Sequence[str]
+Memory = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,17 @@ def _distinct(
     model: nn.Module, x: Inputs, names: Sequence[str], known: dict[str, Any], logits: Callable[[Any], Tensor]
 ) -> list[str]:
     """Return the names of modules that return a tensor of their own, with the batch first, and not the logits."""
-    returned: dict[str, Tensor] = {}
-    rows = len(next(tensors(x)))
+    returned: dict[str, tuple[Tensor, Memory]] = {}
+    x = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, x)
+    rows, before = len(next(tensors(x))), [*map(_memory, tensors(x))]
     modules = dict(model.named_modules())
 
     def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, given: Any, output: Any) -> None:
             del given
             part = known[name].part
-            returned[name] = output if part is None else part_of(output, part)
+            h = output if part is None else part_of(output, part)
+            returned[name] = h, _memory(h)  # the tensor is kept, so that its memory is not used again
 
         return hook
 
@@ -117,18 +120,19 @@ def _distinct(
     finally:
         for handle in handles:
             handle.remove()
-    seen, found = {_memory(output), *map(_memory, tensors(x))}, []
+    seen, found = {_memory(output), *before}, []
     for name in names:
-        h = returned.get(name)
-        if h is None or len(h) != rows or _memory(h) in seen or isinstance(modules[name], AdversarialDropout):
+        h, memory = returned[name]
+        if len(h) != rows or memory in seen or isinstance(modules[name], AdversarialDropout):
             continue
-        seen.add(_memory(h))
+        seen.add(memory)
         found.append(name)
     return found
 
 
-def _memory(tensor: Tensor) -> tuple[int, int]:
-    return tensor.data_ptr(), tensor.numel()
+def _memory(tensor: Tensor) -> Memory:
+    """Return what identifies the values of a tensor: a view has the same, a change in place gives another version."""
+    return tensor.data_ptr(), tensor.numel(), tensor._version
 
 
 def is_bypassed(model: nn.Module, x: Inputs, name: str, part: Part, logits: Callable[[Any], Tensor]) -> bool:
@@ -148,10 +152,12 @@ def is_bypassed(model: nn.Module, x: Inputs, name: str, part: Part, logits: Call
     def source(_: nn.Module, given: Any, output: Any) -> Any:
         made = isinstance(output, Tensor) and output.is_floating_point()
         integers = bool(list(tensors(given))) and not any(tensor.is_floating_point() for tensor in tensors(given))
-        return output.detach().requires_grad_() if made and integers else None
+        return followed(output) if made and integers else None
 
     def followed(value: Any) -> Any:
-        return value.detach().requires_grad_() if isinstance(value, Tensor) and value.is_floating_point() else value
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        return value.detach().requires_grad_().clone()  # a module may change a copy in place
 
     handles = [each.register_forward_hook(source) for each in model.modules() if each is not model]
     handles.append(module.register_forward_hook(cut))

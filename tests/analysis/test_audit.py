@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop.analysis.audit import Audit, affine, affine_above, audit
-from advdrop.insertion import insert
+from advdrop.analysis.audit import Audit, audit
+from advdrop.analysis.worst import affine, affine_above
+from advdrop.insertion import adversarial_layers, insert
 from advdrop.masks import AdversarialDropout
 
 UNITS = 9
@@ -216,14 +217,22 @@ def test_what_is_known_to_be_affine():
     hooked = nn.Linear(2, 2)
     hooked.register_forward_hook(lambda module, given, output: output.relu())
     assert not affine(hooked)
-    layer = AdversarialDropout()
-    assert affine_above(nn.Sequential(nn.ReLU(), nn.Sequential(layer, nn.Linear(2, 2)), nn.Dropout()))
-    assert not affine_above(nn.Sequential(layer, nn.Linear(2, 2), layer))
-    assert not affine_above(Branches())
-    assert affine_above(insert(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), after="0"))
-    assert not affine_above(insert(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), after="0"))
+    layer, other = AdversarialDropout(), AdversarialDropout()
+    assert affine_above(nn.Sequential(nn.ReLU(), nn.Sequential(layer, nn.Linear(2, 2)), nn.Dropout()), layer)
+    assert affine_above(nn.Sequential(other, nn.ReLU(), layer, nn.Linear(2, 2), other), layer)
+    assert not affine_above(nn.Sequential(layer, nn.Linear(2, 2), layer), layer)
+    assert not affine_above(nn.Sequential(nn.Linear(2, 2), other), layer)
+    branches = Branches()
+    assert not affine_above(branches, branches.layer)
+
+    def above_inserted(*modules):
+        network = insert(nn.Sequential(*modules), after="0")
+        return affine_above(network, *adversarial_layers(network))
+
+    assert above_inserted(nn.ReLU(), nn.Linear(2, 2))
+    assert not above_inserted(nn.Linear(2, 2), nn.ReLU())
     shared = nn.Identity()
-    assert not affine_above(insert(nn.Sequential(shared, nn.Linear(2, 2), shared), after="0"))
+    assert not above_inserted(shared, nn.Linear(2, 2), shared)
 
 
 class Silent(nn.Module):

@@ -1,16 +1,20 @@
 """The classifier: scikit-learn's own checks, labels, and what it says of predictions."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.sparse import csr_matrix
+import torch
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
 
 from advdrop.sklearn import AdversarialDropoutClassifier
 
 EXPECTED = {
-    "check_sample_weight_equivalence_on_dense_data": (
-        "batches are drawn at random, so a weight of two is not a repeated row; as for scikit-learn's own networks"
+    **dict.fromkeys(
+        ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
+        "batches are drawn at random, so a weight of two is not a repeated row; as for scikit-learn's own networks",
     ),
     "check_classifiers_classes": "-1 is a row without a label; scikit-learn exempts its own such classifiers by name",
 }
@@ -68,7 +72,10 @@ def test_text_labels_and_a_frame_with_names(moons):
 
 def test_the_text_minus_one_is_a_label(moons):
     _, _, x, y = moons
-    assert small(updates=2).fit(x, np.where(y == 1, "-1", "1")).classes_.tolist() == ["-1", "1"]
+    text = np.where(y == 1, "-1", "1")
+    assert small(updates=2, unlabeled=None).fit(x, text).classes_.tolist() == ["-1", "1"]
+    with pytest.warns(UserWarning, match=r"the text '-1' is used as a class.*pass unlabeled='-1'.*unlabeled=None"):
+        small(updates=2).fit(x, text)
 
 
 def test_partial_fit_with_classes_that_come_later(moons):
@@ -197,7 +204,7 @@ def test_members_that_contradict_each_other_disagree_by_half(moons, monkeypatch)
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (np.full(100, -1), "every label is -1, .* label some rows of each class"),
+        (np.full(100, -1), "every label is -1 or missing, .* label some rows of each class"),
         (np.zeros(100), r"at least two classes, got one class: \[0.0\]"),
         (np.where(np.arange(100) < 50, 3, -1), r"one class: \[3\]"),
         (np.linspace(0, 1, 100), "Unknown label type"),
@@ -210,9 +217,79 @@ def test_bad_labels_are_an_error(y, message, moons):
 
 def test_other_bad_input_is_an_error(moons):
     x, few, _, _ = moons
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        small().fit(csr_matrix(x), few)
-    with pytest.raises(ValueError, match="needs the label of every row"):
-        small(updates=1).fit(x, few).score(x, few)
+    with pytest.raises(ValueError, match=r"at least 1 rows with a label, got 0 of 5; .*SemiSupervisedKFold"):
+        small(updates=1).fit(x, few).score(x[-5:], few[-5:])
     with pytest.raises(ValueError, match="two classes"):
         small().partial_fit(x, np.where(np.arange(100) == 0, 1, -1))
+
+
+# Weights of classes, and smoothed labels
+
+
+def test_class_weights_are_weights_of_rows(moons):
+    _, _, x, y = moons
+    rows = np.arange(100) % 3 + 1.0
+    for class_weight, factors in (({0: 1.0, 1: 5.0}, [1.0, 5.0]), ({1: 3.0}, [1.0, 3.0])):
+        expected = small().fit(x, y, sample_weight=rows * np.array(factors)[y])
+        found = small(class_weight=class_weight).fit(x, y, sample_weight=rows)
+        np.testing.assert_array_equal(found.predict_proba(x), expected.predict_proba(x))
+
+
+def test_balanced_weights_count_labels_only():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 2)), np.repeat([0, 1, -1], [24, 6, 30])
+    found = small(class_weight="balanced").fit(x, y)
+    expected = small().fit(x, y, sample_weight=np.repeat([30 / 48, 30 / 12, 1.0], [24, 6, 30]))
+    np.testing.assert_array_equal(found.predict_proba(x), expected.predict_proba(x))
+    named = np.array([None, "a", "b"], dtype=object)[y + 1]
+    np.testing.assert_array_equal(small(class_weight="balanced").fit(x, named).predict_proba(x), found.predict_proba(x))
+    weights = np.where(y == 1, 0.0, 1.0)  # rows of weight 0 have no label
+    assert small(class_weight="balanced", updates=2).fit(x, y, sample_weight=weights).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({0: 1.0, 7: 2.0}, r"class_weight has 7, which is not among the classes \[0, 1\]"),
+        ({0: -1.0}, "numbers from 0 on, got -1.0"),
+        ({0: float("nan")}, "numbers from 0 on, got nan"),
+        ("even", "The 'class_weight' parameter"),
+    ],
+)
+def test_bad_class_weights_are_an_error(weights, message, moons):
+    _, _, x, y = moons
+    with pytest.raises(ValueError, match=message):
+        small(class_weight=weights).fit(x, y)
+
+
+def test_class_weights_of_parts(moons):
+    _, _, x, y = moons
+    with pytest.raises(ValueError, match="partial_fit takes a dict"):
+        small(class_weight="balanced").partial_fit(x, y)
+    only = np.flatnonzero(y == 0)
+    assert small(class_weight={1: 2.0}).partial_fit(x[only], y[only], classes=[0, 1]).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_smoothed_labels_are_spread_over_all_classes(share):
+    found = with_classes("a", "b", "c").set_params(label_smoothing=share)
+    logits = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]])
+    value = found._supervised()(found._targets(np.array(["c", "a"])), logits)
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([2, 0]), label_smoothing=share, reduction="none")
+    torch.testing.assert_close(value, expected)
+
+
+def test_smoothing_makes_predictions_less_certain(moons):
+    _, _, x, y = moons
+    sure, smooth = (small(updates=60, label_smoothing=share).fit(x, y).predict_proba(x) for share in (0.0, 0.4))
+    assert smooth.max(1).mean() < sure.max(1).mean()
+    with pytest.raises(ValueError, match="label_smoothing"):
+        small(label_smoothing=1.0).fit(x, y)
+
+
+def test_all_parameters_survive_a_copy():
+    chosen = {"unlabeled": "?", "class_weight": {"a": 2.0}, "label_smoothing": 0.1, "verbose": False}
+    model = AdversarialDropoutClassifier().set_params(**chosen)
+    for copy in (clone(model), pickle.loads(pickle.dumps(model))):
+        assert copy.get_params() == model.get_params()
+        assert chosen.items() <= copy.get_params().items()

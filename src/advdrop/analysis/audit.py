@@ -7,36 +7,31 @@ is affine, the smallest number of lost units is computed exactly. Otherwise a se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypedDict, Unpack, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from advdrop import checks
+from advdrop.analysis.faults import Fault, fault, measure
+from advdrop.analysis.layers import Chosen, inserted, layers_of
+from advdrop.analysis.ranking import LayerAudit, Ranking
+from advdrop.analysis.sample import Batches, Data, batches_of, rows_of, sampled
+from advdrop.analysis.worst import Found, Upper, affine_above, random_hits, worst_by_rank, worst_by_search
 from advdrop.eval_mode import eval_mode
-from advdrop.insertion import InsertedLayer, adversarial_layers
-from advdrop.masks import AdversarialDropout, mask_jacobian, mask_shape
+from advdrop.insertion import adversarial_layers
+from advdrop.masks import AdversarialDropout
 from advdrop.objectives import CrossEntropy
 from advdrop.randomness import ONE_THREAD
-from advdrop.step.batch import Batch
-from advdrop.step.batch_norm import RunningStatistics
-from advdrop.step.network import Inputs, contains_layer, network_of, plain_children
 from advdrop.step.step import Step
 
 BUDGETS = (0, 1, 2, 4, 8, 16, 32, 64)
 MOST_CRITICAL = 20
 """How many critical units an audit lists."""
-AFFINE_MODULES = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Identity, nn.Flatten),
-    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
-    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
-)
-"""Modules that are affine in evaluation mode."""
+NO_EXAMPLES = "there are no examples to audit the network with"
 
 
 @dataclass(frozen=True)
@@ -61,6 +56,7 @@ class Audit:
         critical_units: the units that are lost most often where a prediction changes, the most frequent first, each
             with the percentage of the right predictions that it takes part in changing.
         fragile_examples: the examples whose prediction one lost unit changes, each with the unit.
+        sample: the position of each example in the data.
     """
 
     name: str
@@ -75,6 +71,7 @@ class Audit:
     at_least: Sequence[int]
     critical_units: Sequence[tuple[int, float]]
     fragile_examples: Sequence[tuple[int, int]]
+    sample: Sequence[int] = ()
 
     @property
     def median(self) -> int | None:
@@ -108,37 +105,79 @@ class Audit:
             lines.append("no example depends on one unit")
         return "\n".join(lines)
 
+    def of_sample(self, positions: Sequence[int]) -> Audit:
+        """Return the same audit, with examples named by their positions in the data that the sample is from."""
+        fragile = [(positions[example], unit) for example, unit in self.fragile_examples]
+        return replace(self, fragile_examples=fragile, sample=list(positions))
+
     def json(self) -> dict[str, Any]:
         """Return all values and the median, for a JSON file."""
         return asdict(self) | {"median": self.median}
 
 
+class Options(TypedDict, total=False):
+    """The options of both kinds of audits, for type checkers."""
+
+    faults: Sequence[str | Fault]
+    channels: bool
+    examples: int | None
+    budgets: Sequence[int]
+    draws: int
+    singles: bool | None
+    seed: int
+    name: str
+    progress: Callable[[int], object]
+
+
+@overload
+def audit(model: nn.Module, data: Data, *, layers: None = None, **options: Unpack[Options]) -> Audit: ...
+
+
+@overload
+def audit(model: nn.Module, data: Data, *, layers: Chosen, **options: Unpack[Options]) -> Ranking: ...
+
+
 def audit(
     model: nn.Module,
-    data: Iterable[tuple[Inputs, Tensor]],
+    data: Data,
     *,
+    layers: Chosen | None = None,
+    faults: Sequence[str | Fault] = (),
+    channels: bool = True,
+    examples: int | None = None,
     budgets: Sequence[int] = BUDGETS,
     draws: int = 10,
-    singles: bool = True,
+    singles: bool | None = None,
     seed: int = 0,
     name: str = "network",
     progress: Callable[[int], object] = lambda _: None,
-) -> Audit:
+) -> Audit | Ranking:
     """Measure the accuracy of a network when units are lost, and find the units and examples that are most sensitive.
 
     The network runs in evaluation mode. If the layer runs several times in a pass, it loses the same units every time.
 
     Args:
-        model: a network with one AdversarialDropout layer (:func:`advdrop.insert` puts one behind any module). It must
-            return logits: a tensor, or an object with an attribute or a key ``logits``.
-        data: batches of inputs of B rows and labels ``(B,)``, such as a DataLoader.
+        model: a network. It must return logits: a tensor, or an object with an attribute or a key ``logits``. Without
+            ``layers`` it has one AdversarialDropout layer (:func:`advdrop.insert` puts one behind any module).
+        data: batches of inputs of B rows and labels ``(B,)``, such as a DataLoader, or a pair of all inputs and labels.
+        layers: the names of modules, or ``"all"``: audit each of them and rank them. ``"all"`` is every module, also a
+            block, that runs once in a pass and returns a tensor of its own with the batch first, except the logits.
+        faults: with ``layers``, other faults to measure: ``"stuck:VALUE"`` (units), ``"sign"`` and ``"bit"``,
+            ``"bit:exponent"`` ... (weights), or objects of :mod:`advdrop.analysis.faults`.
+        channels: with ``layers``, whether a whole channel of a convolution, or a feature of a sequence, is one unit.
+        examples: the size of a random sample with the same number of each class; None for all rows. The data are read
+            to their end and kept in memory for it.
         budgets: the numbers of units that may be lost.
-        draws: the number of random masks for each budget.
+        draws: the number of random masks or faults for each budget.
         singles: whether to try every unit by itself if the network is not known to be affine above the layer. This
             takes H passes of the upper network for each batch. Then it is certain which examples depend on one unit.
-        seed: seeds the random masks.
+            None: only without ``layers``.
+        seed: seeds the sample, the random masks and the faults.
         name: the name of the network in the results.
-        progress: called with the number of finished examples after each batch.
+        progress: called with the number of finished examples after each batch, counted over all layers.
+
+    Returns:
+        An :class:`Audit`; with ``layers``, a ``Ranking`` of them, the most sensitive layer first.
 
     >>> model = nn.Sequential(AdversarialDropout(), nn.Linear(3, 2, bias=False))
     >>> _ = model[1].weight.data.copy_(torch.tensor([[2.0, 2.0, 0.0], [1.0, 0.0, 1.0]]))
@@ -146,29 +185,84 @@ def audit(
     >>> found.fewest, found.exact  # 4 against 2; without unit 1 it is 2 against 2, without 0 and 1 it is 0 against 1
     ([2], True)
     """
-    layers = adversarial_layers(model)
-    if len(layers) != 1:
+    own = adversarial_layers(model)
+    if layers is None and len(own) != 1:
         raise ValueError(
-            f"an audit needs a network with one AdversarialDropout layer, got {len(layers)} in {type(model).__name__}; "
-            "advdrop.insert(model, after=...) puts one behind any module"
+            f"an audit needs a network with one AdversarialDropout layer, got {len(own)} in {type(model).__name__}; "
+            "advdrop.insert(model, after=...) puts one behind any module, and layers='all' ranks all modules"
         )
+    if layers is None and faults:
+        raise ValueError("faults are measured in layers that are named: pass layers='all' or a list of names")
     checks.count("draws", draws)
     allowed = sorted({0, *(checks.count("budgets", budget) for budget in budgets if budget != 0)})
-    generator = torch.Generator().manual_seed(seed)
-    exact = affine_above(model)
-    found, units, random = Found(), 0, [0.0] * len(allowed)
+    kinds, positions, batches = [fault(each) for each in faults], None, batches_of(data)
+    if examples is not None:
+        batches, positions = sampled(batches, examples, seed)
+
+    def audited(layer: AdversarialDropout, batches: Batches, singles: bool, done: int = 0) -> Audit:
+        found = _audit(model, layer, batches, allowed, draws, singles, seed, name, lambda n: progress(done + n))
+        return found if positions is None else found.of_sample(positions)
+
     with eval_mode(model), _frozen(model), torch.enable_grad():
-        for x, y in data:
-            with ONE_THREAD:
-                upper = Upper(model, x, y)
-                units = upper.units
-                most = min(allowed[-1], units)
-                found += worst_by_rank(upper, most) if exact else worst_by_search(upper, most, singles)
-                for place, budget in enumerate(allowed):
-                    random[place] += _random_hits(upper, min(budget, units), draws, generator)
-            progress(len(found.fewest))
+        if layers is None:
+            return audited(own[0], batches, singles is not False)
+        kept = list(batches)
+        if not kept:
+            raise ValueError(NO_EXAMPLES)
+        logits = Step(model, CrossEntropy())._logits
+        found: list[LayerAudit] = []
+        x, y = kept[0]
+        for layer in layers_of(
+            model, rows_of(x, range(min(2, len(y))), len(y)), layers, logits=logits, channels=channels
+        ):
+            with inserted(model, layer) as dropout:
+                lost = audited(dropout, kept, bool(singles), len(found) * sum(len(y) for _, y in kept))
+            results = [
+                result
+                for kind in kinds
+                for result in measure(
+                    model,
+                    model.get_submodule(layer.name),
+                    kept,
+                    kind,
+                    allowed[1:],
+                    logits=logits,
+                    part=layer.part,
+                    granularity=layer.granularity,
+                    draws=draws,
+                    seed=seed,
+                )
+            ]
+            found.append(LayerAudit(layer, lost, results))
+    return Ranking(name, sorted(found, key=lambda each: each.mean_worst))
+
+
+def _audit(
+    model: nn.Module,
+    layer: AdversarialDropout,
+    batches: Batches,
+    budgets: Sequence[int],
+    draws: int,
+    singles: bool,
+    seed: int,
+    name: str,
+    progress: Callable[[int], object],
+) -> Audit:
+    """Audit one layer of a network that is in evaluation mode and has no parameters that require gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    exact = affine_above(model, layer)
+    found, units, random = Found(), 0, [0.0] * len(budgets)
+    for x, y in batches:
+        with ONE_THREAD:
+            upper = Upper(model, layer, x, y)
+            units = upper.units
+            most = min(budgets[-1], units)
+            found += worst_by_rank(upper, most) if exact else worst_by_search(upper, most, singles)
+            for place, budget in enumerate(budgets):
+                random[place] += random_hits(upper, min(budget, units), draws, generator)
+        progress(len(found.fewest))
     if not found.fewest:
-        raise ValueError("there are no examples to audit the network with")
+        raise ValueError(NO_EXAMPLES)
     examples = len(found.fewest)
     right = sum(few != 0 for few in found.fewest)
     counts = Counter(unit for lost in found.lost for unit in lost)
@@ -176,9 +270,9 @@ def audit(
         name=name,
         units=units,
         examples=examples,
-        budgets=allowed,
-        worst=[100 * sum(few is None or few > k for few in found.fewest) / examples for k in allowed],
-        certain=[100 * sum(least > k for least in found.at_least) / examples for k in allowed],
+        budgets=list(budgets),
+        worst=[100 * sum(few is None or few > k for few in found.fewest) / examples for k in budgets],
+        certain=[100 * sum(least > k for least in found.at_least) / examples for k in budgets],
         random=[100 * hits / examples for hits in random],
         exact=exact,
         fewest=found.fewest,
@@ -186,211 +280,6 @@ def audit(
         critical_units=[(unit, 100 * count / right) for unit, count in counts.most_common(MOST_CRITICAL)],
         fragile_examples=[(i, lost[0]) for i, lost in enumerate(found.lost) if len(lost) == 1],
     )
-
-
-@dataclass
-class Found:
-    """For each example: the fewest lost units that were found, those units, and how many are certainly needed."""
-
-    fewest: list[int | None] = field(default_factory=list)
-    lost: list[list[int]] = field(default_factory=list)
-    at_least: list[int] = field(default_factory=list)
-
-    def __iadd__(self, other: Found) -> Found:
-        self.fewest += other.fewest
-        self.lost += other.lost
-        self.at_least += other.at_least
-        return self
-
-
-class Upper:
-    """The logits of one batch as a function of the masks of the layer, ``(B, H)``.
-
-    Args:
-        model: a network with one AdversarialDropout layer, in evaluation mode.
-        x: the inputs of B rows.
-        y: their labels, ``(B,)``.
-    """
-
-    def __init__(self, model: nn.Module, x: Inputs, y: Tensor) -> None:
-        network = network_of(model, x, Batch(x, y).device, RunningStatistics(model.modules()))
-        self._logits = Step(model, CrossEntropy())._logits
-        inputs_of_layer: list[Tensor] = []
-
-        def ones(layer: AdversarialDropout, h: Tensor) -> Tensor:
-            inputs_of_layer.append(h)
-            return h.new_ones(mask_shape(h.shape, layer.granularity))
-
-        self._lower, output = network.run(x, ones, update=False, again=True)
-        if not inputs_of_layer:
-            raise ValueError(f"the AdversarialDropout layer of {type(model).__name__} did not run")
-        h, layer = inputs_of_layer[0], adversarial_layers(model)[0]
-        self._shape = mask_shape(h.shape, layer.granularity)
-        if len(h) != len(y):
-            raise ValueError(
-                f"the first dimension of the units must be the {len(y)} examples, got units of shape {tuple(h.shape)}"
-            )
-        self._dtype = torch.promote_types(h.dtype, torch.float32)
-        logits = self._logits(output)
-        checks.finite("the output of the network", logits)  # NaN would count as class 0
-        checks.labels(y, logits.shape[1])
-        self.y = y.to(logits.device)
-
-    @property
-    def units(self) -> int:
-        """H, the number of units."""
-        return int(torch.Size(self._shape[1:]).numel())
-
-    def ones(self) -> Tensor:
-        """Return masks that lose nothing, ``(B, H)``."""
-        return torch.ones(len(self.y), self.units, dtype=self._dtype, device=self.y.device)
-
-    def logits(self, masks: Tensor) -> Tensor:
-        """Return the logits with these masks, ``(B, C)``."""
-        mask = masks.view(self._shape)
-        return self._logits(self._lower.output(lambda *_: mask, update=False, repeat=True))
-
-    @torch.no_grad()
-    def right(self, masks: Tensor) -> Tensor:
-        """Return which predictions are right with these masks, ``(B,)``."""
-        return self.logits(masks).argmax(1) == self.y
-
-
-def worst_by_rank(upper: Upper, most: int) -> Found:
-    """Find the fewest lost units exactly, for an affine network.
-
-    The lead over a class is the logit of the right class minus the logit of that class. Each unit adds a share to it.
-    The units with the largest shares are lost first.
-    """
-    ones, y = upper.ones(), upper.y
-    with torch.no_grad():
-        logits = upper.logits(ones)
-
-    def slopes_of(c: int) -> Tensor:
-        return mask_jacobian(lambda masks: upper.logits(masks[0])[:, c], (ones,))[0]
-
-    slopes = torch.stack([slopes_of(c) for c in range(logits.shape[1])], dim=1)
-    rows, classes = torch.arange(len(y), device=y.device), torch.arange(logits.shape[1], device=y.device)
-    lead = logits.gather(1, y[:, None]) - logits
-    shares = slopes[rows, y][:, None] - slopes  # (B, C, H): what each unit adds to the lead over c
-    order = shares.argsort(dim=2, descending=True)
-    after = lead[:, :, None] - shares.gather(2, order).clamp_min(0).cumsum(2)
-    # A tie goes to the class with the smaller number, as in argmax.
-    beaten = torch.where(classes[None, :, None] < y[:, None, None], after <= 0, after < 0)
-    beaten[rows, y] = False
-    needed = torch.where(beaten.any(2), beaten.int().argmax(2) + 1, upper.units + 1)
-    counts, rivals = needed.min(1)
-    found, right = Found(), (logits.argmax(1) == y).tolist()
-    for i, (count, rival) in enumerate(zip(counts.tolist(), rivals.tolist(), strict=True)):
-        few = count if right[i] else 0
-        reached = few <= most
-        found.fewest.append(few if reached else None)
-        found.lost.append(order[i, rival, :few].tolist() if reached else [])
-        found.at_least.append(few)
-    return found
-
-
-def worst_by_search(upper: Upper, most: int, singles: bool) -> Found:
-    """Find bounds for any network: lose the units that add most to the lead over the best other class."""
-    masks = upper.ones()
-    right = upper.right(masks)
-    standing, lost = right.clone(), 0  # standing: predictions that are still right
-    while lost < most and bool(standing.any()):
-        step = min(max(1, lost // 8), most - lost)
-        masks = torch.where(standing[:, None], _without(upper, masks, step), masks)
-        standing &= upper.right(masks)
-        lost += step
-    masks = _pruned(upper, masks, right & ~standing)
-    tried = singles and most > 0
-    single = _single_units(upper, right) if tried else [None] * len(right)
-    found = Found()
-    for mask, unit, was_right, stands in zip(masks, single, right.tolist(), standing.tolist(), strict=True):
-        changed = was_right and (unit is not None or not stands)
-        units = [] if not changed else [unit] if unit is not None else (mask == 0).nonzero()[:, 0].tolist()
-        found.fewest.append(len(units) if changed else None if was_right else 0)
-        found.lost.append(units)
-        found.at_least.append(0 if not was_right else 2 if tried and unit is None else 1)
-    return found
-
-
-def _without(upper: Upper, masks: Tensor, step: int) -> Tensor:
-    """Return the masks without the ``step`` units that add most to the lead over the best other class."""
-    y = upper.y[:, None]
-
-    def lead(points: tuple[Tensor, ...]) -> Tensor:
-        logits = upper.logits(points[0])
-        return logits.gather(1, y)[:, 0] - logits.scatter(1, y, -torch.inf).amax(1)
-
-    (share,) = mask_jacobian(lead, (masks,))
-    kept = torch.where(masks > 0, share, -torch.inf)
-    return masks.scatter(1, kept.topk(step, dim=1).indices, 0.0)
-
-
-def _pruned(upper: Upper, masks: Tensor, changed: Tensor) -> Tensor:
-    """Return the masks with every lost unit restored that the changed predictions do not need."""
-    lost = (masks == 0) & changed[:, None]
-    counts = lost.sum(1)
-    order = lost.int().argsort(dim=1, descending=True, stable=True)  # of each example, the lost units first
-    for place in range(int(counts.max())):
-        restored = masks.scatter(1, order[:, place, None], 1.0)
-        not_needed = (place < counts) & ~upper.right(restored)
-        masks = torch.where(not_needed[:, None], restored, masks)
-    return masks
-
-
-def _single_units(upper: Upper, right: Tensor) -> list[int | None]:
-    """Return for each example the first unit whose loss alone makes the prediction wrong; every unit is tried."""
-    single = torch.full_like(upper.y, upper.units)
-    if bool(right.any()):
-        for unit in range(upper.units):
-            masks = upper.ones()
-            masks[:, unit] = 0.0
-            wrong = right & ~upper.right(masks)
-            single[wrong] = single[wrong].clamp_max(unit)
-    return [unit if unit < upper.units else None for unit in single.tolist()]
-
-
-def _random_hits(upper: Upper, budget: int, draws: int, generator: torch.Generator) -> float:
-    """Return the mean number of right predictions when this many random units are lost."""
-    ones = upper.ones()
-    if budget == 0:
-        return float(upper.right(ones).sum())
-    hits = 0
-    for _ in range(draws):
-        units = torch.rand(ones.shape, generator=generator).topk(budget, dim=1).indices.to(ones.device)
-        hits += int(upper.right(ones.scatter(1, units, 0.0)).sum())
-    return hits / draws
-
-
-def affine_above(model: nn.Module) -> bool:
-    """Return True if the logits are known to be affine in the mask of the only AdversarialDropout layer.
-
-    This is known of a plain ``nn.Sequential`` (it may be nested) with affine modules above the layer.
-
-    >>> affine_above(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), AdversarialDropout(), nn.Linear(3, 2)))
-    True
-    >>> affine_above(nn.Sequential(AdversarialDropout(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)))
-    False
-    """
-    children = plain_children(model) or []
-    place = next((place for place, child in enumerate(children) if contains_layer(child)), None)
-    if place is None:
-        return False
-    holder, hooks = children[place], list(children[place]._forward_hooks.values())
-    itself = type(holder) is AdversarialDropout and not hooks
-    inserted = len(hooks) == 1 and isinstance(hooks[0], InsertedLayer) and hooks[0].part is None
-    return (itself or inserted) and all(map(affine, children[place + 1 :]))
-
-
-def affine(module: nn.Module) -> bool:
-    """Return True if a module is known to be affine in evaluation mode.
-
-    >>> affine(nn.Linear(2, 2)), affine(nn.ReLU())
-    (True, False)
-    """
-    changed = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
-    batch_statistics = getattr(module, "running_mean", module) is None  # a batch norm that does not track them
-    return type(module) in AFFINE_MODULES and not changed and not batch_statistics
 
 
 @contextmanager

@@ -2,5 +2,6 @@
 
 from advdrop.sklearn.classifier import AdversarialDropoutClassifier
 from advdrop.sklearn.regressor import AdversarialDropoutRegressor
+from advdrop.sklearn.selection import SemiSupervisedKFold, labeled_scorer
 
-__all__ = ["AdversarialDropoutClassifier", "AdversarialDropoutRegressor"]
+__all__ = ["AdversarialDropoutClassifier", "AdversarialDropoutRegressor", "SemiSupervisedKFold", "labeled_scorer"]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import ceil
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.preprocessing import StandardScaler
@@ -25,13 +23,14 @@ from advdrop.divergences import Divergence, mse
 from advdrop.objectives import OtherMembers, Term, VAdD
 from advdrop.objectives.targets import clean_output
 from advdrop.randomness import borrowed_noise, derived_seed, seed_noise
+from advdrop.sklearn.folds import FOLDS, parts_of_members, without_folds
+from advdrop.sklearn.gain import Gain
+from advdrop.sklearn.labels import Array
+from advdrop.sklearn.progress import Progress
+from advdrop.sklearn.rows import Rows, measure_scale, scaled_rows
 from advdrop.sklearn.training import ANNEALED, Table, Training
 from advdrop.trust import trust_in
 
-Array = npt.NDArray[Any]
-
-FOLDS = 5
-"""Each labels-only member learns without one of so many parts of the labels, by which it is tested."""
 PARTS = 20
 """A training is watched for a collapse, and its loss is recorded, so many times."""
 EARLY = 50
@@ -42,18 +41,8 @@ ENOUGH = 20
 """The number of labels of each class from which the gain by unlabeled rows is measured."""
 FEWEST_UPDATES, MOST_UPDATES, EPOCHS = 250, 4000, 40
 """Automatic length: so many passes over the labeled rows, within these limits."""
-
-
-class Gain(NamedTuple):
-    """How much better the predictions of held-out labels are with the unlabeled rows than without.
-
-    Args:
-        mean: the difference of the scores (accuracy or R²).
-        standard_error: of the mean, over the held-out labels.
-    """
-
-    mean: float
-    standard_error: float
+ARMS = {"plain": "labels only", "semi": "with unlabeled rows", "semi held out": "measuring the gain"}
+"""What the progress calls each training."""
 
 
 class AdversarialDropoutEstimator(BaseEstimator, ABC):
@@ -77,7 +66,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         "updates": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "measure_gain": ["boolean"],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        "verbose": [StrOptions({"auto"}), "verbose"],
         "device": [str],
     }
     _divergences: ClassVar[tuple[Divergence, Divergence]]
@@ -108,7 +97,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         updates: int | Literal["auto"] = "auto",
         measure_gain: bool = True,
         random_state: int | np.random.RandomState | None = None,
-        verbose: bool | int = False,
+        verbose: bool | int | Literal["auto"] = "auto",
         device: str = "cpu",
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -127,6 +116,16 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         self.random_state = random_state
         self.verbose = verbose
         self.device = device
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn should know: sparse tables are accepted."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _supervised(self) -> Divergence:
+        """Return D of the supervised loss."""
+        return self._divergences[0]
 
     @abstractmethod
     def _targets(self, y: Array) -> Tensor:
@@ -179,24 +178,25 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         fold = self._folds(y[rows], np.random.RandomState(derived_seed(self._seed, "folds") % 2**32))
         companions = self._companions()
         measured = bool(self.measure_gain and self.weight and len(table.unlabeled) and self._enough(y[rows]))
-        if companions:
-            companions = max(companions, 4 * FOLDS) if measured else companions
-            left = _without_folds(table, fold, companions)
-            self._plain = self._trained("plain", left, outputs, companions, course=course)
-            self.skill_ = self._held_out_skill(x[rows], y[rows], fold)
-        trust, unlabeled = self._trust() if self.weight else 0.0, len(table.unlabeled)
-        if not trust:  # no trust is the same as weight=0, to the last bit
-            table = table._replace(unlabeled=table.unlabeled[:0])
-        self._semi = self._trained("semi", table, outputs, int(self.members), trust=trust, course=course)
-        if measured and companions and trust:
-            self._measure_gain(x[rows], y[rows], fold, table, outputs)
-        self.unlabeled_answer_ = self._answer(unlabeled, trust)
-        if self.verbose:
-            print(self.unlabeled_answer_)
+        with Progress(self.verbose) as progress:
+            if companions:
+                companions = max(companions, 4 * FOLDS) if measured else companions
+                left = without_folds(table, fold, companions)
+                self._plain = self._trained("plain", left, outputs, companions, course=course, progress=progress)
+                self.skill_ = self._held_out_skill(x[rows], y[rows], fold)
+            trust, unlabeled = self._trust() if self.weight else 0.0, len(table.unlabeled)
+            if not trust:  # no trust is the same as weight=0, to the last bit
+                table = table._replace(unlabeled=table.unlabeled[:0])
+            members = int(self.members)
+            self._semi = self._trained("semi", table, outputs, members, trust=trust, course=course, progress=progress)
+            if measured and companions and trust:
+                self._measure_gain(x[rows], y[rows], fold, table, outputs, progress)
+            self.unlabeled_answer_ = self._answer(unlabeled, trust)
+            progress.answer = self.unlabeled_answer_
         return self
 
     def _answer(self, unlabeled: int, trust: float) -> str:
-        """Return in one sentence whether the unlabeled rows helped; two standard errors decide."""
+        """Return in one sentence whether the unlabeled rows helped."""
         if not unlabeled or not self.weight:
             return "There are no unlabeled rows." if self.weight else "Unlabeled rows are not used with weight=0."
         if not trust or self.collapsed_:
@@ -204,15 +204,9 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             return f"Unlabeled rows were left out: {reason}."
         if not self.measure_gain or self._plain is None:
             return "Whether the unlabeled rows helped was not measured."
-        gain = self.unlabeled_gain_
-        if gain is None:
+        if self.unlabeled_gain_ is None:
             return "Too few labels to tell whether the unlabeled rows helped."
-        found = (
-            f"{self._score} on held-out labels {gain.mean:+.3f} ± {2 * gain.standard_error:.3f} (two standard errors)"
-        )
-        if abs(gain.mean) <= 2 * gain.standard_error:
-            return f"The unlabeled rows made no clear difference: {found}."
-        return f"The unlabeled rows {'helped' if gain.mean > 0 else 'did harm'}: {found}."
+        return self.unlabeled_gain_.answer(self._score)
 
     def _trust(self) -> float:
         """Return the factor of λ, see :func:`advdrop.trust.trust_in`; 1 where no skill is measured."""
@@ -240,7 +234,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             self._semi = self._training("semi", outputs, int(self.members))
             self._tested = 0
         else:
-            self._scaler.partial_fit(x)
+            measure_scale(self._scaler, x)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
         rows, table = self._table(x, y, labeled, weights)
         if not first and self._plain is not None:
@@ -259,7 +253,8 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     def _start(self, x: Array) -> None:
         """Choose the seed, and measure the scale of the features."""
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._scaler = StandardScaler(with_mean=self.standardize, with_std=self.standardize).partial_fit(x)
+        self._scaler = StandardScaler(with_mean=self.standardize, with_std=self.standardize)
+        measure_scale(self._scaler, x)
 
     def _consistency(self, members: int, groups: int) -> Term:
         """Return the term for unlabeled rows: VAdD with the detached mean of the other members as its target.
@@ -291,7 +286,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
                 members=members,
                 p=float(self.p),
                 delta=float(self.delta),
-                supervised=self._divergences[0],
+                supervised=self._supervised(),
                 consistency=None if arm == "plain" else self._consistency(members, groups),
                 weight=float(self.weight),
                 ramp=float(self.ramp),
@@ -312,6 +307,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         trust: float = 1.0,
         groups: int = 1,
         course: list[Array] | None = None,
+        progress: Progress | None = None,
     ) -> Training:
         """Train new members from beginning to end.
 
@@ -324,6 +320,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             groups: see :meth:`_consistency`.
             course: the predictions for watched rows after each part of the labels-only training, which adds them; the
                 semi-supervised training is compared with them.
+            progress: is told after each part.
         """
         training = self._training(arm, outputs, members, groups)
         training.trust.value = trust
@@ -336,7 +333,8 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         for part in range(parts):
             begin, end = part / parts, (part + 1) / parts
             losses.append(training.train(table, round(end * updates) - round(begin * updates), begin, end))
-            self._print_progress(arm, part + 1, parts, losses[-1])
+            if progress is not None:
+                progress.training(ARMS[arm], part + 1, parts, losses[-1])
             if course is not None and arm == "plain" and len(watched):
                 course.append(self._mean(_members_outputs(training, watched)))
             watch = arm == "semi" and training.updates >= EARLY and part + 1 < parts
@@ -346,7 +344,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             self.loss_curve_ = losses
         return training
 
-    def _watch(self, training: Training, rows: Tensor, plain: Array) -> None:
+    def _watch(self, training: Training, rows: Rows, plain: Array) -> None:
         """Leave VAdD out from now on if the predictions collapse, and say so.
 
         They are compared with those of the labels-only members after the same part of their training: early in the
@@ -363,7 +361,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     def _held_out(self, training: Training, x: Array, fold: Array) -> Array:
         """Return the mean prediction for each labeled row of the members that learned without it, ``(L, C)``."""
         outputs = self._outputs(training, x)
-        parts, found = _parts(training.members), np.empty(outputs.shape[1:])
+        parts, found = parts_of_members(training.members), np.empty(outputs.shape[1:])
         for part in np.unique(fold):
             found[fold == part] = self._mean(outputs[parts == part][:, fold == part])
         return found
@@ -371,24 +369,28 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     def _held_out_skill(self, x: Array, y: Array, fold: Array) -> float:
         """Return the skill of the labels-only members on labels that they did not learn from."""
         assert self._plain is not None
-        tested = (fold >= 0) & np.isin(fold, _parts(self._plain.members))
+        tested = (fold >= 0) & np.isin(fold, parts_of_members(self._plain.members))
         if not tested.any():
             return 0.0
         return self._skill(y[tested], self._held_out(self._plain, x[tested], fold[tested]))
 
-    def _measure_gain(self, x: Array, y: Array, fold: Array, table: Table, outputs: int) -> None:
+    def _measure_gain(
+        self, x: Array, y: Array, fold: Array, table: Table, outputs: int, progress: Progress | None
+    ) -> None:
         """Train once more with each part of the labels left out, and compare with the labels-only members."""
         assert self._plain is not None
         members = 4 * FOLDS
-        left = _without_folds(table, fold, members)
-        semi = self._trained("semi held out", left, outputs, members, trust=self._trust(), groups=FOLDS)
+        left = without_folds(table, fold, members)
+        semi = self._trained(
+            "semi held out", left, outputs, members, trust=self._trust(), groups=FOLDS, progress=progress
+        )
         tested = fold >= 0
         with_rows, without = (
             self._scores(y[tested], self._held_out(training, x[tested], fold[tested]))
             for training in (semi, self._plain)
         )
         gains = with_rows - without
-        self.unlabeled_gain_ = Gain(float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains))))
+        self.unlabeled_gain_ = Gain.of(gains)
 
     def _table(self, x: Array, y: Array, labeled: Array, weights: Array | None) -> tuple[Array, Table]:
         """Return the positions of the labeled rows, and the rows to train on."""
@@ -398,12 +400,11 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         if len(rows) == 0:
             raise ValueError("no row has a label and a weight above 0, so there is nothing to learn from")
         own = None if weights is None else torch.as_tensor(weights[rows] / weights[rows].mean()).float()[None]
-        scaled = torch.as_tensor(self._scaler.transform(x), dtype=torch.float32)
         table = Table(
-            scaled[torch.as_tensor(rows)].to(self.device),
+            self._scaled(x[rows], torch.float32),
             self._targets(y[rows]).to(self.device),
             None if own is None else own.to(self.device),
-            scaled[torch.as_tensor(np.flatnonzero(~labeled))].to(self.device),
+            self._scaled(x[np.flatnonzero(~labeled)], torch.float32),
         )
         return rows, table
 
@@ -412,12 +413,22 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
         They are computed in float64, so that no row depends on the size of its batch.
         """
-        return _members_outputs(training, torch.as_tensor(self._scaler.transform(x)).to(self.device))
+        return _members_outputs(training, self._scaled(x, torch.float64))
+
+    def _scaled(self, x: Any, dtype: torch.dtype) -> Rows:
+        """Return standardized rows; without rows, the scaler would complain."""
+        if x.shape[0] == 0:
+            return torch.zeros(x.shape, dtype=dtype, device=self.device)
+        return scaled_rows(self._scaler, x, dtype, torch.device(self.device))
+
+    def _features(self, X: Any, reset: bool = False) -> Any:
+        """Check the features and return them as an array or, if they are sparse, in the CSR format."""
+        return validate_data(self, X, reset=reset, dtype=np.float64, accept_sparse="csr")
 
     def _predicted(self, X: Any) -> Array:
         """Check the features and return the mean prediction of all members, ``(N, C)``."""
         check_is_fitted(self, "loss_curve_")
-        x = validate_data(self, X, reset=False, dtype=np.float64)
+        x = self._features(X)
         semi = self._mean(self._outputs(self._semi, x))
         if self._plain is None:
             return semi
@@ -426,40 +437,17 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     def _each_member(self, X: Any) -> Array:
         """Check the features and return the prediction of each member, ``(K, N, C)``."""
         check_is_fitted(self, "loss_curve_")
-        x = validate_data(self, X, reset=False, dtype=np.float64)
+        x = self._features(X)
         arms = [arm for arm in (self._semi, self._plain) if arm is not None]
         return np.concatenate([np.stack([self._mean(one[None]) for one in self._outputs(arm, x)]) for arm in arms])
 
-    def _print_progress(self, arm: str, part: int, parts: int, loss: float) -> None:
-        """Print the progress and the loss: in a terminal on one line, elsewhere on four lines for each training."""
-        if not self.verbose:
-            return
-        what = {"plain": "labels only", "semi": "with unlabeled rows", "semi held out": "measuring the gain"}[arm]
-        text = f"{what}: {100 * part // parts} %, loss {loss:.4f}"
-        if sys.stdout.isatty():
-            print(f"\r{text:60}", end="\n" if part == parts else "", flush=True)
-        elif part % ceil(parts / 4) == 0 or part == parts:
-            print(text)
-
 
 @torch.no_grad()
-def _members_outputs(training: Training, rows: Tensor) -> Array:
+def _members_outputs(training: Training, rows: Rows) -> Array:
     """Return the outputs of each member for scaled rows, ``(K, N, C)``, in their precision."""
     exact = copy.deepcopy(training.network).to(rows.dtype).eval()
     parts = [exact(part).unflatten(0, (training.members, -1)) for part in rows.split(4096)]
     return np.asarray(torch.cat(parts, 1).cpu())
-
-
-def _parts(members: int) -> Array:
-    """Return the part of the labels that each member learns without, ``(K,)``: in order, so that parts are groups."""
-    return np.arange(members) * FOLDS // members
-
-
-def _without_folds(table: Table, fold: Array, members: int) -> Table:
-    """Give each member the weight 0 for the labels of its part."""
-    kept = torch.as_tensor(fold[None] != _parts(members)[:, None]).float().to(table.labeled.device)
-    weights = kept if table.weights is None else kept * table.weights
-    return table._replace(weights=weights / weights.mean(1, keepdim=True))
 
 
 def _auto_updates(labels: int, batch_size: int) -> int:

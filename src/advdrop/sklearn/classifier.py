@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length
 from torch import Tensor
 
-from advdrop.divergences import cross_entropy, kl
-from advdrop.sklearn.base import ENOUGH, FOLDS, AdversarialDropoutEstimator, Array
+from advdrop.divergences import Divergence, cross_entropy, kl
+from advdrop.sklearn.base import ENOUGH, AdversarialDropoutEstimator
+from advdrop.sklearn.folds import FOLDS
+from advdrop.sklearn.labels import UNLABELED, Array, Marker, classes_of, labeled_rows, read_labels
 from advdrop.trust import collapse, skill_error, skill_of
-
-UNLABELED = -1
-"""The label of a row without one, as in ``sklearn.semi_supervised``."""
 
 
 class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator):
@@ -31,6 +35,8 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
 
     Args:
         hidden_layer_sizes: the number of units of each hidden layer; the masks are on the last.
+        unlabeled: the label of rows without one. NaN, None and pd.NA always mean that. With ``unlabeled=None``, only
+            they do, and -1 is a class.
         members: the number of networks that learn from the unlabeled rows, too.
         blend: the share of the labels-only members in the prediction. There are members · blend / (1 − blend) of them.
         p: the probability with which a unit of the last hidden layer is dropped. With 0, the mask search has nothing to
@@ -39,6 +45,9 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         weight: λ, the weight of the adversarial term after its ramp. It is multiplied by the square of the skill
             minus one standard error. With 0, all members learn from the labels alone.
         ramp: the first part of the training, in which λ grows.
+        class_weight: the weight of the labels of each class, such as ``{"rare": 5.0}`` (1 for classes that are not
+            named), or ``"balanced"``: N / (C · N_c).
+        label_smoothing: s, the share of a label that is spread over all classes: (1 − s)·y + s/C.
         standardize: whether to bring all features to mean 0 and standard deviation 1 first.
         batch_size: the number of labeled rows of an update, at most.
         unlabeled_batch_size: the number of unlabeled rows of an update, at most.
@@ -47,11 +56,12 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
             updates.
         measure_gain: whether to measure ``unlabeled_gain_`` where there are enough labels. This doubles the time.
         random_state: the seed of the initial weights, the order of the rows and the masks.
-        verbose: whether to print the progress.
+        verbose: whether to write the progress to the standard error. ``"auto"``: in a terminal, if a fit takes longer
+            than two seconds.
         device: a device of torch, such as ``"cuda"``.
 
     Attributes:
-        classes_: the labels, without -1.
+        classes_: the labels, in order.
         skill_: how well the labels-only members predict labels that they did not see: 0 is a guess, 1 is perfect.
         unlabeled_gain_: the mean and the standard error of what the unlabeled rows add to the accuracy on labels that
             were held out. None if there are fewer than 20 labels of a class: too few to tell.
@@ -69,40 +79,95 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
     True
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = AdversarialDropoutEstimator._parameter_constraints | {
+        "unlabeled": [None, str, Real],
+        "class_weight": [None, StrOptions({"balanced"}), dict],
+        "label_smoothing": [Interval(Real, 0, 1, closed="left")],
+    }
     _divergences = (cross_entropy, kl)
     _score = "accuracy"
 
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (128,),
+        *,
+        unlabeled: Marker = UNLABELED,
+        members: int = 20,
+        blend: float = 1 / 3,
+        p: float = 0.2,
+        delta: float = 0.05,
+        weight: float = 2.0,
+        ramp: float = 0.3,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        label_smoothing: float = 0.0,
+        standardize: bool = True,
+        batch_size: int = 200,
+        unlabeled_batch_size: int = 200,
+        learning_rate: float = 0.003,
+        updates: int | Literal["auto"] = "auto",
+        measure_gain: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool | int | Literal["auto"] = "auto",
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes,
+            members=members,
+            blend=blend,
+            p=p,
+            delta=delta,
+            weight=weight,
+            ramp=ramp,
+            standardize=standardize,
+            batch_size=batch_size,
+            unlabeled_batch_size=unlabeled_batch_size,
+            learning_rate=learning_rate,
+            updates=updates,
+            measure_gain=measure_gain,
+            random_state=random_state,
+            verbose=verbose,
+            device=device,
+        )
+        self.unlabeled = unlabeled
+        self.class_weight = class_weight
+        self.label_smoothing = label_smoothing
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from the rows of X; those whose y is -1 have no label.
+        """Learn from the rows of X, also from those without a label.
 
         Args:
-            X: features ``(N, D)``, dense.
-            y: labels ``(N,)`` of any type. If labels are text and some are missing: an array of objects, with -1.
+            X: features ``(N, D)``, dense or sparse.
+            y: labels ``(N,)``, all text or all numbers. A missing label is NaN, None, pd.NA or the marker
+                ``unlabeled``.
             sample_weight: the weight of each row, ``(N,)``.
         """
         self._validate_params()
         x, labels, labeled = self._read(X, y, reset=True)
-        self.classes_ = self._found(labels[labeled])
-        return self._fit(x, labels, labeled, sample_weight, len(self.classes_))
+        self.classes_ = classes_of(labels[labeled], self.unlabeled, not labeled.all())
+        return self._fit(x, labels, labeled, self._weights(x, labels, labeled, sample_weight), len(self.classes_))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Make one more pass over these rows.
 
         Args:
-            X: features ``(N, D)``, dense.
-            y: labels ``(N,)``; -1 for none.
+            X: features ``(N, D)``, dense or sparse.
+            y: labels ``(N,)``, as for :meth:`fit`.
             classes: all labels of later calls; needed in the first call if y does not have all of them.
             sample_weight: the weight of each row, ``(N,)``.
         """
         self._validate_params()
+        if self.class_weight == "balanced":
+            raise ValueError("class_weight='balanced' needs all labels at once; partial_fit takes a dict of weights")
         first = not hasattr(self, "_semi")
         x, labels, labeled = self._read(X, y, reset=first)
         if first:
-            self.classes_ = self._found(labels[labeled] if classes is None else np.asarray(classes))
+            given, known = (labels, labeled) if classes is None else read_labels(classes, self.unlabeled)
+            self.classes_ = classes_of(given[known], self.unlabeled, not (labeled.all() and known.all()))
         unknown = sorted(set(labels[labeled].tolist()) - set(self.classes_.tolist()), key=str)
         if unknown:
             raise ValueError(f"y has the label {unknown[0]!r}, which is not among the classes {self.classes_.tolist()}")
-        return self._partial_fit(x, labels, labeled, sample_weight, len(self.classes_))
+        weights = self._weights(x, labels, labeled, sample_weight)
+        return self._partial_fit(x, labels, labeled, weights, len(self.classes_))
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each row, ``(N,)``."""
@@ -127,29 +192,50 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return np.log(self.predict_proba(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy; every row must have a label."""
-        if not _has_label(np.asarray(y)).all():
-            raise ValueError("a score needs the label of every row, and y has -1 among them; leave those rows out")
-        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+        """Return the accuracy for the rows that have a label; at least one must have one."""
+        x, labels, weights = labeled_rows(X, *read_labels(y, self.unlabeled), sample_weight)
+        return float(accuracy_score(labels, self.predict(x), sample_weight=weights))
 
     def _read(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array, Array]:
-        x, labels = validate_data(self, X, y, reset=reset, dtype=np.float64, ensure_min_samples=1)
-        labels = column_or_1d(labels, warn=True)
-        labeled = _has_label(labels)
+        x = self._features(X, reset=reset)
+        labels, labeled = read_labels(y, self.unlabeled)
+        check_consistent_length(x, labels)
         if not labeled.any():
-            raise ValueError(f"every label is {UNLABELED}, which means no label; label some rows of each class")
-        check_classification_targets(labels[labeled])
+            marker = "missing" if self.unlabeled is None else f"{self.unlabeled!r} or missing"
+            raise ValueError(f"every label is {marker}, which means no label; label some rows of each class")
+        check_classification_targets(labels)
         return x, labels, labeled
 
-    def _found(self, labels: Array) -> Array:
-        classes = np.unique(labels)
-        classes = classes[_has_label(classes)]
-        if len(classes) < 2:
-            raise ValueError(f"a classifier needs labels of at least two classes, got one class: {classes.tolist()}")
-        return classes
+    def _weights(self, x: Any, y: Array, labeled: Array, sample_weight: Any) -> Any:
+        """Return the weight of each row times that of its class, ``(N,)``; None if all are equal."""
+        if self.class_weight is None:
+            return sample_weight
+        weights = _check_sample_weight(sample_weight, x)
+        counted = labeled & (weights > 0)
+        if isinstance(self.class_weight, str):
+            classes = np.unique(y[counted])
+            balanced = compute_class_weight("balanced", classes=classes, y=y[counted], sample_weight=weights[counted])
+            of_class = dict(zip(classes.tolist(), balanced.tolist(), strict=True))
+        else:
+            of_class = dict(self.class_weight)
+        if unknown := [label for label in of_class if label not in self.classes_.tolist()]:
+            raise ValueError(
+                f"class_weight has {unknown[0]!r}, which is not among the classes {self.classes_.tolist()}"
+            )
+        if wrong := [weight for weight in of_class.values() if not 0 <= weight < float("inf")]:
+            raise ValueError(f"class_weight must have numbers from 0 on, got {wrong[0]!r}")
+        factors = np.array([of_class.get(label, 1.0) for label in self.classes_.tolist()])
+        return weights * np.where(labeled, factors[np.searchsorted(self.classes_, y)], 1.0)
+
+    def _supervised(self) -> Divergence:
+        return partial(cross_entropy, given="probabilities") if self.label_smoothing else cross_entropy
 
     def _targets(self, y: Array) -> Tensor:
-        return torch.as_tensor(np.searchsorted(self.classes_, y))
+        places = torch.as_tensor(np.searchsorted(self.classes_, y))
+        if not self.label_smoothing:
+            return places
+        hot = torch.nn.functional.one_hot(places, len(self.classes_)).float()
+        return (1 - self.label_smoothing) * hot + self.label_smoothing / len(self.classes_)
 
     def _folds(self, y: Array, rng: np.random.RandomState) -> Array:
         fold, start = np.full(len(y), -1), 0
@@ -179,10 +265,3 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
 
     def _collapse(self, outputs: Array, plain: Array) -> str:
         return collapse(torch.as_tensor(outputs), torch.as_tensor(plain))
-
-
-def _has_label(y: Array) -> Array:
-    """Return which labels are not -1; a text "-1" is a label."""
-    if y.dtype.kind in "OUS":
-        return np.array([not (isinstance(label, int | np.integer) and label == UNLABELED) for label in y], dtype=bool)
-    return np.asarray(y != UNLABELED)

@@ -7,11 +7,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from advdrop.divergences import mse
-from advdrop.sklearn.base import FOLDS, AdversarialDropoutEstimator, Array
+from advdrop.sklearn.base import AdversarialDropoutEstimator
+from advdrop.sklearn.folds import FOLDS
+from advdrop.sklearn.labels import Array, labeled_rows, read_targets
 
 MANY = 100
 """The number of targets from which the gain by unlabeled rows is measured."""
@@ -20,7 +23,8 @@ MANY = 100
 class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
     """An ensemble of multilayer perceptrons with adversarial dropout that predicts numbers.
 
-    It also learns from rows without a target. A missing target is nan. The targets are standardized inside.
+    It also learns from rows without a target. A missing target is NaN, None or pd.NA. The targets are standardized
+    inside.
 
     The parameters and attributes are those of :class:`AdversarialDropoutClassifier`, without the classes. The skill is
     R² on targets that were held out, and the gain is measured from 100 targets.
@@ -35,10 +39,10 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
     _score = "R²"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from the rows of X; those whose y is nan have no target.
+        """Learn from the rows of X; those whose y is NaN, None or pd.NA have no target.
 
         Args:
-            X: features ``(N, D)``, dense.
+            X: features ``(N, D)``, dense or sparse.
             y: targets ``(N,)``.
             sample_weight: the weight of each row, ``(N,)``.
         """
@@ -51,8 +55,8 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         """Make one more pass over these rows.
 
         Args:
-            X: features ``(N, D)``, dense.
-            y: targets ``(N,)``; nan for none. The first call decides how targets are standardized.
+            X: features ``(N, D)``, dense or sparse.
+            y: targets ``(N,)``; NaN for none. The first call decides how targets are standardized.
             sample_weight: the weight of each row, ``(N,)``.
         """
         self._validate_params()
@@ -66,18 +70,17 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         """Return the prediction for each row, ``(N,)``."""
         return self._unscaled(self._predicted(X))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R² of the rows that have a target; at least two must have one."""
+        x, targets, weights = labeled_rows(X, *read_targets(y), sample_weight, least=2)
+        return float(r2_score(targets, self.predict(x), sample_weight=weights))
+
     def _read(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array, Array]:
-        x = validate_data(self, X, reset=reset, dtype=np.float64)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        targets = column_or_1d(y, dtype=np.float64, warn=True)
-        if len(targets) != len(x):
-            raise ValueError(f"X has {len(x)} rows and y has {len(targets)} targets")
-        if np.isinf(targets).any():
-            raise ValueError("y contains infinity; a row without a target has nan")
-        labeled = ~np.isnan(targets)
+        x = self._features(X, reset=reset)
+        targets, labeled = read_targets(y)
+        check_consistent_length(x, targets)
         if not labeled.any():
-            raise ValueError("every target is nan, which means no target; there is nothing to learn from")
+            raise ValueError("every target is missing; there is nothing to learn from")
         return x, targets, labeled
 
     def _measure(self, targets: Array) -> None:

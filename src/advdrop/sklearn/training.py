@@ -19,7 +19,8 @@ from advdrop.objectives import Objective, Term
 from advdrop.randomness import derived_generator
 from advdrop.schedules import Ramp, ramp_down
 from advdrop.sklearn.members import perceptrons
-from advdrop.step.batch import Rows
+from advdrop.sklearn.rows import Rows
+from advdrop.step import batch
 from advdrop.step.passes import Passes
 from advdrop.step.step import Loss, Step
 from advdrop.trust import Trust
@@ -54,10 +55,10 @@ class Table(NamedTuple):
         unlabeled: the features of the rows without a label, ``(U, D)``.
     """
 
-    labeled: Tensor
+    labeled: Rows
     targets: Tensor
     weights: Tensor | None
-    unlabeled: Tensor
+    unlabeled: Rows
 
 
 @final
@@ -75,7 +76,7 @@ class WeightedLoss(Term):
 
     divergence: Divergence
     members: int
-    rows: Rows = field(default="labeled", init=False, repr=False)
+    rows: batch.Rows = field(default="labeled", init=False, repr=False)
     _targets: Tensor | None = field(default=None, init=False, repr=False)
     _weights: Tensor | None = field(default=None, init=False, repr=False)
 

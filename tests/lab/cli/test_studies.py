@@ -12,6 +12,7 @@ from sklearn.utils import Bunch
 
 from advdrop.lab.cli import studies
 from advdrop.lab.cli.main import main
+from advdrop.lab.data.sources import load
 from advdrop.lab.records.measurement import measurements, read_measurement
 from advdrop.lab.studies import autoencoders, paths
 
@@ -165,13 +166,39 @@ def test_runs_are_audited_side_by_side(run, capsys):
     assert main(["audit", "runs", "--images", "10", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert {value["name"] for value in values} == {"vadd-qe", "pi"}
-    assert len(values[0]["fewest"]) == 10
+    assert len(values[0]["fewest"]) == len(values[0]["sample"]) == 10
+    classes = load("digits").test.y[values[0]["sample"]]
+    assert sorted(classes.tolist()) == list(range(10))  # one of each class
+    assert values[0]["sample"] == values[1]["sample"]
+
+
+def test_all_layers_of_a_run_are_ranked(run, capsys):
+    capsys.readouterr()
+    typed = ["audit", str(run), "--images", "20", "--layers", "all", "--faults", "stuck:1,bit:exponent"]
+    assert main(typed) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\| layer +\| kind +\| units +\| bypassed \| 0 lost \| 1 lost", said)
+    assert re.search(r"\| layer \| fault +\| 1 +\| 2 ", said)
+    assert "| stuck at 1 " in said
+    assert "| bit flip (exponent) |" in said
+    ElementTree.parse("audit.svg")
+    assert main([*typed, "--json"]) == 0
+    (values,) = json.loads(capsys.readouterr().out)
+    means = [layer["mean_worst"] for layer in values["layers"]]
+    assert len(means) > 1
+    assert means == sorted(means)
+    name = values["layers"][0]["layer"]["name"]
+    assert main(["audit", str(run), "--images", "10", "--layers", name, "--json"]) == 0
+    assert [layer["layer"]["name"] for layer in json.loads(capsys.readouterr().out)[0]["layers"]] == [name]
 
 
 def test_what_cannot_be_audited_is_told(run, capsys):
     for typed, message in (
         ([str(run), "--images", "0"], "'--images': Input should be greater than or equal to 1, got '0'"),
         (["nowhere"], "nowhere is not a run"),
+        ([str(run), "--faults", "sign"], "--faults are measured in layers: add --layers all"),
+        ([str(run), "--layers", "all", "--faults", "sing"], "there is no fault 'sing'"),
+        ([str(run), "--layers", "hed"], "there is no module 'hed'"),
     ):
-        assert main(["audit", *typed]) != 0
+        assert main(["audit", *typed]) == 2
         assert message in capsys.readouterr().err

@@ -231,10 +231,26 @@ class Audit:
     Examples:
       advdrop audit runs/mnist5k-100-vadd-qe-0
       advdrop audit runs/demo --images 200 -o audit.svg
+      advdrop audit runs/first --layers all --faults stuck:1,sign,bit --images 100
     """
 
     runs: list[Path] = Argument(..., help="Directories of finished runs, or folders of them.")
-    images: int = _option(500, "Number of test images, from the first one on.", min=1)
+    images: int = _option(500, "Number of random test images, equally many of each class.", min=1)
+    layers: list[str] = _option(
+        [],
+        "Layers to rank: all, or names of modules separated by commas.",
+        metavar="<all|NAMES>",
+        callback=_commas,
+        show_default="the layer with adversarial dropout",
+    )
+    faults: list[str] = _option(
+        [],
+        "With --layers, other faults: stuck:VALUE (units), sign, bit, bit:exponent (weights), separated by commas.",
+        metavar="FAULTS",
+        callback=_commas,
+        show_default="none",
+    )
+    seed: int = _option(0, "Seed of the images and the random faults.", min=0)
     json: bool = _option(False, "Print JSON.", "--json")
     out: Path = _file(Path("audit.svg"), "Figure to write.", "--out", "-o")
     data_dir: Path | None = _moved()

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
 from tqdm import tqdm
 
 from advdrop.analysis import audit, explain
+from advdrop.analysis.faults import Fault, fault
+from advdrop.analysis.layers import Chosen
+from advdrop.analysis.ranking import Ranking
+from advdrop.analysis.sample import Batches, balanced
 from advdrop.lab.cli.options import Audit, Evaluate, Explain, Show
 from advdrop.lab.engine.companion import main_network
 from advdrop.lab.engine.progress import duration
@@ -109,6 +115,13 @@ def run_audit(options: Audit) -> int:
     runs = runs_in(options.runs)
     methods = [run.config.method for run in runs]
     names = methods if len({*methods}) == len(runs) else [run.path.name for run in runs]
+    if options.faults and not options.layers:
+        raise ValueError("--faults are measured in layers: add --layers all, or the names of layers")
+    faults = [fault(text) for text in options.faults]
+    if options.layers:
+        return rank_layers(
+            [rank_run(run, name, options, faults) for run, name in zip(runs, names, strict=True)], options
+        )
     found = [audit_run(run, name, options) for run, name in zip(runs, names, strict=True)]
     if options.json:
         print(json.dumps([one.json() for one in found], indent=1))
@@ -123,13 +136,48 @@ def run_audit(options: Audit) -> int:
 
 
 def audit_run(run: RunDirectory, name: str, options: Audit) -> audit.Audit:
-    """Audit the network of one run on the first test images."""
-    network, data, preprocess = trained(run.path, options.data_dir)
-    x, y = data.test.x[: options.images], data.test.y[: options.images]
-    batches = ((preprocess(part), labels) for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True))
-    with tqdm(total=len(x), desc=name, unit="image", leave=False, disable=None) as bar:
+    """Audit the network of one run on a sample of test images."""
+    network, batches, positions = sample_of(run, options)
+    with tqdm(total=len(positions), desc=name, unit="image", leave=False, disable=None) as bar:
         tell = lambda done: bar.update(done - bar.n)  # noqa: E731
-        return audit.audit(main_network(network), batches, name=name, progress=tell)
+        found = audit.audit(network, batches, name=name, seed=options.seed, progress=tell)
+    return found.of_sample(positions)
+
+
+def rank_run(run: RunDirectory, name: str, options: Audit, faults: Sequence[Fault]) -> Ranking:
+    """Rank the layers of the network of one run on a sample of test images."""
+    network, batches, positions = sample_of(run, options)
+    layers: Chosen = "all" if options.layers == ["all"] else options.layers
+    with tqdm(desc=f"{name}, images in all layers", unit="image", leave=False, disable=None) as bar:
+        tell = lambda done: bar.update(done - bar.n)  # noqa: E731
+        found = audit.audit(network, batches, layers=layers, faults=faults, name=name, seed=options.seed, progress=tell)
+    return replace(found, layers=[replace(each, audit=each.audit.of_sample(positions)) for each in found.layers])
+
+
+def sample_of(run: RunDirectory, options: Audit) -> tuple[nn.Module, Batches, list[int]]:
+    """Return the network of a run, a class-balanced random sample of test images in batches, and their numbers."""
+    network, data, preprocess = trained(run.path, options.data_dir)
+    positions = balanced(data.test.y, options.images, options.seed)
+    x, y = data.test.x[positions], data.test.y[positions]
+    batches = ((preprocess(part), labels) for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True))
+    return main_network(network), batches, positions
+
+
+def rank_layers(found: Sequence[Ranking], options: Audit) -> int:
+    """Print the ranking of each network, and draw its most sensitive layers."""
+    if options.json:
+        print(json.dumps([one.json() for one in found], indent=1))
+        return 0
+    for ranking in found:
+        out = options.out if len(found) == 1 else options.out.with_stem(f"{options.out.stem}-{ranking.name}")
+        print(f"{ranking.name}\n\n{table(*audited.ranking_table(ranking))}\n")
+        if options.faults:
+            print(f"with so many faults at random:\n\n{table(*audited.fault_table(ranking))}\n")
+        print(audited.RANKED)
+        drawn = audited.ranking_figure(ranking)
+        write_text(out, standalone(drawn), parents=True)
+        print(f"the figure is {out}\n")
+    return 0
 
 
 def run_explain(options: Explain) -> int:

@@ -1,0 +1,77 @@
+"""The features of rows, standardized: a tensor, or a sparse table that becomes dense one batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+
+class SparseRows:
+    """The rows of a sparse table. A batch of them becomes dense and standardized when it is used.
+
+    It has the few methods of a tensor ``(N, D)`` that a training needs.
+
+    Args:
+        x: a table in the CSR format, ``(N, D)``.
+        scaler: standardizes the features.
+        dtype: of the dense rows.
+        device: of the dense rows.
+    """
+
+    def __init__(self, x: Any, scaler: StandardScaler, dtype: torch.dtype, device: torch.device) -> None:
+        self.x, self.scaler, self.dtype, self.device = x, scaler, dtype, device
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def __getitem__(self, chosen: slice | Tensor) -> Any:
+        """Return the rows at some positions, ``(B, D)``, or a part of the table, which is still sparse."""
+        if isinstance(chosen, slice):
+            return SparseRows(self.x[chosen], self.scaler, self.dtype, self.device)
+        return self._dense(self.x[chosen.cpu().numpy()])
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """Yield all rows as dense tensors of at most so many rows."""
+        for start in range(0, len(self), size):
+            yield self._dense(self.x[start : start + size])
+
+    def _dense(self, x: Any) -> Tensor:
+        dense = x.toarray()
+        if self.scaler.with_mean:
+            dense -= self.scaler.mean_
+        if self.scaler.with_std:
+            dense /= self.scaler.scale_
+        return torch.as_tensor(dense, dtype=self.dtype).to(self.device)
+
+
+Rows = Tensor | SparseRows
+
+
+def is_sparse(x: Any) -> bool:
+    """Return True for a sparse table of scipy."""
+    return hasattr(x, "tocsr")
+
+
+def measure_scale(scaler: StandardScaler, x: Any) -> None:
+    """Add rows to the mean and the standard deviation of a scaler.
+
+    A scaler refuses to center a sparse table, because it would become dense. It still measures the mean, and batches
+    are centered when they are dense.
+    """
+    center = scaler.with_mean
+    try:
+        scaler.with_mean = center and not is_sparse(x)
+        scaler.partial_fit(x)
+    finally:
+        scaler.with_mean = center
+
+
+def scaled_rows(scaler: StandardScaler, x: Any, dtype: torch.dtype, device: torch.device) -> Rows:
+    """Return standardized rows."""
+    if is_sparse(x):
+        return SparseRows(x, scaler, dtype, device)
+    return torch.as_tensor(scaler.transform(x), dtype=dtype).to(device)

@@ -1,0 +1,107 @@
+"""Sparse tables give the results of dense ones, and become dense one batch at a time."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import coo_array, csr_array, csr_matrix
+from sklearn.preprocessing import StandardScaler
+
+from advdrop.sklearn import AdversarialDropoutClassifier, AdversarialDropoutRegressor
+from advdrop.sklearn.rows import SparseRows, measure_scale, scaled_rows
+
+
+@pytest.fixture
+def wide():
+    """60 rows with 12 features, most of them zero, and labels of 30 rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(2, 1, size=(60, 12)) * (rng.random((60, 12)) < 0.3)
+    return x, np.where(np.arange(60) < 30, (x[:, 0] > x[:, 1]).astype(int), -1)
+
+
+def small(**options):
+    return AdversarialDropoutClassifier(**{"updates": 10, "members": 2, "random_state": 0} | options)
+
+
+@pytest.mark.parametrize("form", [csr_matrix, csr_array, coo_array])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_sparse_table_gives_the_result_of_a_dense_one(form, standardize, wide):
+    x, y = wide
+    dense, sparse = (small(standardize=standardize).fit(one, y) for one in (x, form(x)))
+    for test in (x, form(x)):
+        np.testing.assert_allclose(sparse.predict_proba(test), dense.predict_proba(test), atol=1e-4)
+        np.testing.assert_allclose(sparse.disagreement(test), dense.disagreement(test), atol=1e-4)
+    assert sparse.score(form(x), y) == dense.score(x, y)
+    again = pickle.loads(pickle.dumps(sparse))
+    np.testing.assert_array_equal(again.predict(x), sparse.predict(x))
+
+
+def test_dense_and_sparse_parts_take_turns(wide):
+    x, y = wide
+    one, other = small(), small()
+    for turn, form in enumerate((np.asarray, csr_array, np.asarray, csr_array)):
+        rows = np.arange(turn, 60, 4)
+        one.partial_fit(x[rows], y[rows], classes=[0, 1])
+        other.partial_fit(form(x[rows]), y[rows], classes=[0, 1])
+    np.testing.assert_allclose(other._scaler.mean_, x.mean(0))
+    np.testing.assert_allclose(other.predict_proba(x), one.predict_proba(x), atol=1e-3)
+
+
+def test_the_regressor_too(wide):
+    x, _ = wide
+    y = np.where(np.arange(60) % 2, np.nan, x[:, 3])
+    one, other = (
+        AdversarialDropoutRegressor(updates=10, members=2, random_state=0).fit(form(x), y)
+        for form in (np.asarray, csr_array)
+    )
+    np.testing.assert_allclose(other.predict(csr_array(x)), one.predict(x), atol=1e-3)
+
+
+def test_zeros_that_are_stored_change_nothing(wide):
+    x, y = wide
+    stored = csr_array(x)
+    stored.data[::3] = 0.0
+    clean = csr_array(stored.toarray())
+    assert clean.nnz < stored.nnz
+    one, other = (small().fit(form, y).predict_proba(x) for form in (stored, clean))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_nan_in_a_sparse_table_is_an_error(wide):
+    x, y = wide
+    bad = csr_array(x)
+    bad.data[0] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        small().fit(bad, y)
+    with pytest.raises(ValueError, match="contains NaN"):
+        small().fit(x, y).predict(bad)
+
+
+def test_only_a_batch_becomes_dense(wide, monkeypatch):
+    x, y = wide
+    sizes, dense = [], csr_array.toarray
+
+    def toarray(self, *args, **options):
+        sizes.append(self.shape[0])
+        return dense(self, *args, **options)
+
+    monkeypatch.setattr(csr_array, "toarray", toarray)
+    small(batch_size=8, unlabeled_batch_size=7).fit(csr_array(np.repeat(x, 100, axis=0)), np.repeat(y, 100))
+    assert set(sizes) <= {7, 8, 1000, 4096 - 1096, 3000, 4096}
+    assert sizes.count(8) == 10 * 3
+    found = SparseRows(csr_array(x), StandardScaler().fit(x), torch.float64, torch.device("cpu"))
+    assert [len(part) for part in found.split(25)] == [25, 25, 10]
+    np.testing.assert_allclose(torch.cat(list(found.split(25))), (x - x.mean(0)) / x.std(0))
+    np.testing.assert_allclose(found[:9][torch.tensor([8, 0])], ((x - x.mean(0)) / x.std(0))[[8, 0]])
+    assert len(found[:0]) == 0
+
+
+def test_the_scale_is_measured_without_a_dense_table(wide):
+    x, _ = wide
+    scaler = StandardScaler()
+    measure_scale(scaler, csr_array(x))
+    assert scaler.with_mean
+    np.testing.assert_allclose(scaler.mean_, x.mean(0))
+    np.testing.assert_allclose(scaler.scale_, x.std(0))
+    assert isinstance(scaled_rows(scaler, x, torch.float32, torch.device("cpu")), torch.Tensor)

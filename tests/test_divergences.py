@@ -185,7 +185,6 @@ ERRORS = {
     "broadcast": (torch.zeros(1, 3), LOGITS, {}, ValueError, r"\(1, 3\) and \(2, 3\)"),
     "vector of logits": (torch.zeros(3), torch.zeros(3), {}, ValueError, r"\(B, C\).*shape \(3,\)"),
     "vector of logits for labels": (torch.tensor([0]), torch.zeros(3), {}, ValueError, r"\(B, C\).*shape \(3,\)"),
-    "logits of an image": (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), {}, ValueError, r"\(B, C\).*\(2, 3, 4\)"),
     "integer logits": (LOGITS, LOGITS.long(), {}, ValueError, r"floats \(B, C\), got torch\.int64"),
     "given": (LOGITS, LOGITS, {"given": "scores"}, ValueError, "given.*'logits', 'probabilities', got 'scores'"),
     "given for labels": (torch.tensor([0, 1]), LOGITS, {"given": "scores"}, ValueError, "given.*got 'scores'"),

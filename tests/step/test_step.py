@@ -87,14 +87,14 @@ def test_outputs_of_any_kind(make, logits, apart):
 
 
 BAD_OUTPUTS = {
-    "tuple": (lambda z: (z, z), None, r"logits \(B, C\), got tuple; say where they are with Step\(..., logits=...\)"),
+    "tuple": (lambda z: (z, z), None, r"logits \(B, C\) or \(B, C, \*D\), got tuple; say where they are with Step\("),
     "dict": (lambda z: {"scores": z}, None, r"got dict; say where"),
     "no tensor": (lambda z: {"logits": "none"}, None, r"got dict; say where"),
-    "sequence": (lambda z: z[:, None], None, r"logits \(B, C\), got \(8, 1, 3\)$"),
+    "sequence": (lambda z: z[:, None], None, r"labels of shape \(8,\) do not fit.*\(8, 1, 3\), which need.*\(8, 3\)"),
     "no such name": (lambda z: Named(z, z), "scores", r"got Named without 'scores'$"),
     "no such key": (lambda z: {"logits": z}, "scores", r"got dict without 'scores'$"),
     "no such position": (lambda z: (z, z), 2, r"got tuple without 2$"),
-    "wrong part": (lambda z: (z, z[0]), 1, r"logits \(B, C\), got \(3,\)$"),
+    "wrong part": (lambda z: (z, z[0]), 1, r"\(B, C, \*D\), got \(3,\)$"),
 }
 
 

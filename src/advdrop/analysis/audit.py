@@ -19,12 +19,11 @@ from advdrop import checks
 from advdrop.eval_mode import eval_mode
 from advdrop.insertion import InsertedLayer, adversarial_layers
 from advdrop.masks import AdversarialDropout, mask_jacobian, mask_shape
-from advdrop.objectives import CrossEntropy
 from advdrop.randomness import ONE_THREAD
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import RunningStatistics
 from advdrop.step.network import Inputs, contains_layer, network_of, plain_children
-from advdrop.step.step import Step
+from advdrop.step.outputs import Outputs
 
 BUDGETS = (0, 1, 2, 4, 8, 16, 32, 64)
 MOST_CRITICAL = 20
@@ -214,7 +213,7 @@ class Upper:
 
     def __init__(self, model: nn.Module, x: Inputs, y: Tensor) -> None:
         network = network_of(model, x, Batch(x, y).device, RunningStatistics(model.modules()))
-        self._logits = Step(model, CrossEntropy())._logits
+        self._logits = Outputs().find
         inputs_of_layer: list[Tensor] = []
 
         def ones(layer: AdversarialDropout, h: Tensor) -> Tensor:
@@ -232,6 +231,8 @@ class Upper:
             )
         self._dtype = torch.promote_types(h.dtype, torch.float32)
         logits = self._logits(output)
+        if logits.dim() != 2:
+            raise ValueError(f"audit needs one prediction per example, logits (B, C), got {tuple(logits.shape)}")
         checks.finite("the output of the network", logits)  # NaN would count as class 0
         checks.labels(y, logits.shape[1])
         self.y = y.to(logits.device)

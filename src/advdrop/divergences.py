@@ -134,7 +134,7 @@ def over_places(
     else:
         checks.labels_fit(target, logits)
     if where is None:
-        return divergence(_rows(target), _rows(logits), given=given).view(places).flatten(1).mean(1)
+        return divergence(_rows(target), _rows(logits), given=given).view(len(logits), -1).mean(1)
     if where.shape != places:
         raise ValueError(
             f"the places that count must have the shape (B, *D) of the places of the output, {tuple(places)}, got "
@@ -144,8 +144,9 @@ def over_places(
     # Zeros in the other places: nothing of them, be it NaN, gets into a value or a gradient.
     logits = torch.where(where.unsqueeze(1), logits, 0.0)
     target = torch.where(where.unsqueeze(1) if target.is_floating_point() else where, target, 0)
-    value = divergence(_rows(target), _rows(logits), given=given).view_as(where)
-    return torch.where(where, value, 0.0).flatten(1).sum(1) / where.flatten(1).sum(1).clamp_min(1)
+    counted = where.reshape(len(where), -1)
+    value = divergence(_rows(target), _rows(logits), given=given).view_as(counted)
+    return torch.where(counted, value, 0.0).sum(1) / counted.sum(1).clamp_min(1)
 
 
 def _rows(tensor: Tensor) -> Tensor:

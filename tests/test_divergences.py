@@ -245,7 +245,9 @@ def test_places_against_a_loop(divergence, shape, generator):
         found, expected = divergence(target, logits, where=mask), place_by_place(divergence, target, logits, mask)
         assert found.shape == shape[:1]
         torch.testing.assert_close(found, expected)
-        for one, other in zip(*(torch.autograd.grad(v.sum(), (target, logits)) for v in (found, expected)), strict=True):
+        for one, other in zip(
+            *(torch.autograd.grad(v.sum(), (target, logits)) for v in (found, expected)), strict=True
+        ):
             torch.testing.assert_close(one, other)
 
 

@@ -94,7 +94,12 @@ def test_padding_is_not_moved_even_if_the_network_looks_at_it():
     model.noise.register_forward_hook(lambda module, given, output: seen.append(given[0].detach()))
     for options, still in (({}, True), ({"mask": None}, False)):
         seen.clear()
-        run(model, VAT(epsilon=5.0, at="embeddings"), {"unlabeled": {"input_ids": ids, "attention_mask": mask}}, **options)
+        run(
+            model,
+            VAT(epsilon=5.0, at="embeddings"),
+            {"unlabeled": {"input_ids": ids, "attention_mask": mask}},
+            **options,
+        )
         clean, *moved = seen
         assert all(torch.equal(h[mask == 0], clean[mask == 0]) for h in moved) == still
         assert not any(torch.equal(h[mask == 1], clean[mask == 1]) for h in moved)
@@ -140,7 +145,10 @@ def test_it_does_not_disturb_the_terms_that_reuse_a_recorded_lower_part(wrap, re
     model, rows = wrap(noisy(norm=False)).double(), only(batch(dtype=torch.float64), "unlabeled")
     at = "1" if isinstance(model[0], nn.Linear) else "0.1"
     terms = []
-    for objective in (VAdD(noise="shared") + VAT(at=at, noise="shared"), VAT(at=at, noise="shared") + VAdD(noise="shared")):
+    for objective in (
+        VAdD(noise="shared") + VAT(at=at, noise="shared"),
+        VAT(at=at, noise="shared") + VAdD(noise="shared"),
+    ):
         torch.manual_seed(0)
         terms.append(run(model, objective, rows, reuse=reuse).terms)
     torch.manual_seed(0)

@@ -222,7 +222,9 @@ def test_teachers_that_cannot_teach():
         run(quiet(), VAdD(target=Tiny(5)), rows)
     broken = Tiny()
     nn.init.constant_(broken.last.bias, float("nan"))
-    with pytest.raises(ValueError, match=r"vadd_kl: the output of the teacher Tiny has NaN.*16 of 16.*check its weights"):
+    with pytest.raises(
+        ValueError, match=r"vadd_kl: the output of the teacher Tiny has NaN.*16 of 16.*check its weights"
+    ):
         run(quiet(), VAdD(target=broken), rows)
     with pytest.raises(TypeError, match="a network .a teacher. or an EMA, got 'teacher'"):
         VAdD(target="teacher")

@@ -47,7 +47,9 @@ def test_the_loss_keeps_its_options(rows):
     plain, smooth = (run(model, CrossEntropy(label_smoothing=s), rows).loss.item() for s in (0.0, 0.5))
     assert plain != smooth
     assert run(model, RDrop(loss=CrossEntropy(label_smoothing=0.5)), rows).loss.item() == pytest.approx(2 * smooth)
-    assert run(model, FraternalDropout(loss=CrossEntropy(label_smoothing=0.5)), rows).loss.item() == pytest.approx(smooth)
+    assert run(model, FraternalDropout(loss=CrossEntropy(label_smoothing=0.5)), rows).loss.item() == pytest.approx(
+        smooth
+    )
 
 
 def test_many_labels():
@@ -64,7 +66,7 @@ def test_many_labels():
 def test_rows_without_a_label_have_no_loss_but_must_agree(rows):
     model, labeled = quiet(0.5).double(), torch.tensor([True] * 3 + [False] * 5)
     y = rows["y"].where(labeled, -100)
-    (one, other), (p, q), _ = both(model, RDrop(), rows)
+    _, (p, q), _ = both(model, RDrop(), rows)
     at = np.arange(3), rows["y"][:3].numpy()
     kl = (p * np.log(p / q)).sum(1) + (q * np.log(q / p)).sum(1)
     expected = (-np.log(p[at]) - np.log(q[at])).mean() + kl.mean() / 2

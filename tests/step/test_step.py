@@ -275,7 +275,7 @@ def test_inputs_from_inference_mode_are_refused_in_words(name, wrap):
 ONE_OUTPUT = r"one output, and the softmax of one output is always 1.*one output per class.*advdrop.mse"
 
 
-# Fraternal dropout compares values. A teacher has as many outputs as the table's networks, and modules have other names.
+# Fraternal dropout compares values, a teacher has as many outputs as the table's networks, and modules have names.
 OTHERS = {"fraternal", "vadd teacher", "at module", "vat module", "vat module shared"}
 
 

@@ -269,7 +269,9 @@ class Passes:
         """
         where = self._counting(logits, rows, labeled)
         value = over_places(divergence, target, logits, given=given, where=where)
-        return value if where is None else value * (len(where) / where.reshape(len(where), -1).any(1).sum().clamp_min(1))
+        return (
+            value if where is None else value * (len(where) / where.reshape(len(where), -1).any(1).sum().clamp_min(1))
+        )
 
     def _counting(self, logits: Tensor, rows: Rows, labeled: bool) -> Tensor | None:
         """Return the places that count, ``(B, *D)``; None if all do."""

@@ -42,6 +42,7 @@ BelowOne = Annotated[Number, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[Number, Field(gt=0.0)]
 NotNegative = Annotated[Number, Field(ge=0.0)]
 Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=MOST)]
+ModuleName = Annotated[str, Field(coerce_numbers_to_str=True)]  # modules of an nn.Sequential have numbers
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=MOST)]
 Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**62)]  # torch counts with 64 bits
 
@@ -80,7 +81,7 @@ class At(Method):
     epsilon: Positive = Field(0.1, description="radius of the ball")
     norm: Ball = Field("linf", description="norm of the ball")
     noise: Noise = Field("independent", description="noise of the pass, or that of the clean pass (shared)")
-    at: str | None = Field(None, description="module whose output is changed instead of the input")
+    at: ModuleName | None = Field(None, description="module whose output is changed instead of the input")
     per: Per = Field("sequence", description="what has the L2 norm epsilon, if the output is a sequence")
 
 
@@ -93,7 +94,7 @@ class Vat(Method):
     xi: Positive = Field(1e-2, description="step of the finite difference")
     iterations: Count = Field(1, le=MOST_STEPS, description="power iterations")
     noise: Noise = Field("independent", description="noise of the passes, or that of the clean pass (shared)")
-    at: str | None = Field(None, description="module whose output is changed instead of the input")
+    at: ModuleName | None = Field(None, description="module whose output is changed instead of the input")
     per: Per = Field("sequence", description="what has the norm epsilon, if the output is a sequence")
 
 

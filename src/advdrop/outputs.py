@@ -47,6 +47,7 @@ def replaced(output: Any, part: int | str, value: Tensor) -> Any:
 def first_tensor(output: Any) -> tuple[Part, Tensor | None]:
     """Return the first tensor of an output and where it is, or None if there is none.
 
+    >>> import torch
     >>> first_tensor(("a", torch.zeros(2)))
     (1, tensor([0., 0.]))
     """

@@ -226,5 +226,5 @@ def test_teachers_that_cannot_teach():
         ValueError, match=r"vadd_kl: the output of the teacher Tiny has NaN.*16 of 16.*check its weights"
     ):
         run(quiet(), VAdD(target=broken), rows)
-    with pytest.raises(TypeError, match="a network .a teacher. or an EMA, got 'teacher'"):
+    with pytest.raises(TypeError, match=r"a network .a teacher. or an EMA, got 'teacher'"):
         VAdD(target="teacher")

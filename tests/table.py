@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from advdrop import (
     AT,
     AUTHORS,
+    EMA,
     VAT,
     CrossEntropy,
     EntropyMinimization,
     Exhaustive,
+    FraternalDropout,
     Iterated,
+    MeanTeacher,
     MutualExclusivity,
     PiModel,
     Probe,
     Ramp,
     RandomFlips,
+    RDrop,
     SAdD,
     TemporalEnsembling,
     TransformationStability,
@@ -26,7 +32,19 @@ from advdrop import (
     qe,
 )
 from advdrop.objectives import Objective
-from small import CLASSES
+from small import CLASSES, FEATURES
+
+
+class Tutor(nn.Module):
+    """A teacher of another architecture, always the same, for inputs of any precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, FEATURES * CLASSES).sin().view(FEATURES, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.to(x.dtype)
+
 
 TABLE: dict[str, Callable[[], Objective]] = {
     "cross_entropy": CrossEntropy,
@@ -50,6 +68,14 @@ TABLE: dict[str, Callable[[], Objective]] = {
     "formula 6": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(),
     "formula 7": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(divergence=qe) + 2.0 * VAT(),
     "authors": lambda: AUTHORS.complete(CrossEntropy() + AUTHORS.vadd()),
+    "r-drop": lambda: RDrop(alpha=2.0),
+    "fraternal": FraternalDropout,
+    "mean teacher": MeanTeacher,
+    "vadd teacher": lambda: VAdD(target=Tutor()),
+    "vadd ema": lambda: VAdD(target=EMA()),
+    "at module": lambda: AT(at="1"),
+    "vat module": lambda: VAT(at="1"),
+    "vat module shared": lambda: VAT(at="1", noise="shared"),
 }
 
 every = pytest.mark.parametrize("make", TABLE.values(), ids=TABLE)

@@ -5,7 +5,7 @@ from hypothesis import given as given_examples
 from hypothesis import strategies as st
 
 from advdrop.checks import value_checks
-from advdrop.divergences import cross_entropy, kl, mse, qe, reverse_kl
+from advdrop.divergences import bernoulli_kl, cross_entropy, kl, mse, over_places, qe, reverse_kl
 
 DIVERGENCES = (kl, reverse_kl, cross_entropy, qe)
 every_divergence = pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -185,7 +185,6 @@ ERRORS = {
     "broadcast": (torch.zeros(1, 3), LOGITS, {}, ValueError, r"\(1, 3\) and \(2, 3\)"),
     "vector of logits": (torch.zeros(3), torch.zeros(3), {}, ValueError, r"\(B, C\).*shape \(3,\)"),
     "vector of logits for labels": (torch.tensor([0]), torch.zeros(3), {}, ValueError, r"\(B, C\).*shape \(3,\)"),
-    "logits of an image": (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), {}, ValueError, r"\(B, C\).*\(2, 3, 4\)"),
     "integer logits": (LOGITS, LOGITS.long(), {}, ValueError, r"floats \(B, C\), got torch\.int64"),
     "given": (LOGITS, LOGITS, {"given": "scores"}, ValueError, "given.*'logits', 'probabilities', got 'scores'"),
     "given for labels": (torch.tensor([0, 1]), LOGITS, {"given": "scores"}, ValueError, "given.*got 'scores'"),
@@ -212,3 +211,114 @@ def test_mse_is_of_values_as_they_are(generator):
         mse(target, output[:, :2])
     with pytest.raises(TypeError, match="target"):
         mse(torch.ones(2, 1, dtype=torch.int64), torch.ones(2, 1))
+
+
+# Places.
+
+ALL = (*DIVERGENCES, bernoulli_kl, mse)
+every_kind = pytest.mark.parametrize("divergence", ALL)
+SHAPES = [(3, 4, 5), (2, 3, 4, 2), (1, 2, 1)]
+
+
+def place_by_place(divergence, target, logits, where, given="logits"):
+    """A loop over examples and places, each of which is one row for the divergence."""
+    values = []
+    for row in range(len(logits)):
+        counted = []
+        for place in np.ndindex(*logits.shape[2:]):
+            if where is None or where[(row, *place)]:
+                at = (slice(row, row + 1), slice(None), *place)
+                one = target[at] if target.is_floating_point() else target[(slice(row, row + 1), *place)]
+                counted.append(divergence(one, logits[at], given=given))
+        values.append(torch.cat(counted).mean() if counted else torch.zeros((), dtype=logits.dtype))
+    return torch.stack(values)
+
+
+@every_kind
+@pytest.mark.parametrize("shape", SHAPES)
+def test_places_against_a_loop(divergence, shape, generator):
+    target, logits = (tensor.requires_grad_() for tensor in logits_pair(generator, shape=shape))
+    where = torch.rand(shape[:1] + shape[2:], generator=generator) < 0.6
+    where[0] = True
+    where[-1] = len(where) == 1  # one example without any place that counts
+    for mask in (None, where, where.long(), where.double()):
+        found, expected = divergence(target, logits, where=mask), place_by_place(divergence, target, logits, mask)
+        assert found.shape == shape[:1]
+        torch.testing.assert_close(found, expected)
+        for one, other in zip(
+            *(torch.autograd.grad(v.sum(), (target, logits)) for v in (found, expected)), strict=True
+        ):
+            torch.testing.assert_close(one, other)
+
+
+@every_kind
+@pytest.mark.parametrize("garbage", [0.0, 1e30, float("nan"), float("inf")])
+def test_a_padded_batch_has_the_loss_of_its_rows(divergence, garbage, generator):
+    lengths, longest = (2, 5, 3), 7
+    pairs = [logits_pair(generator, torch.float32, (1, 4, length)) for length in lengths]
+    target, logits = (torch.full((3, 4, longest), garbage).requires_grad_() for _ in range(2))
+    with torch.no_grad():
+        for row, (length, pair) in enumerate(zip(lengths, pairs, strict=True)):
+            target[row, :, :length], logits[row, :, :length] = pair[0][0], pair[1][0]
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    found = divergence(target, logits, where=mask)
+    torch.testing.assert_close(found, torch.cat([divergence(*pair) for pair in pairs]), rtol=1e-5, atol=1e-5)
+    for slope in torch.autograd.grad(found.sum(), (target, logits)):
+        assert slope.isfinite().all()
+        assert (slope.movedim(1, -1)[~mask] == 0).all()
+
+
+@every_divergence
+def test_labels_of_places_against_a_loop(divergence, generator):
+    _, logits = logits_pair(generator, shape=(3, 4, 5))
+    y = torch.randint(4, (3, 5), generator=generator)
+    where = torch.rand(3, 5, generator=generator) < 0.5
+    torch.testing.assert_close(divergence(y, logits), place_by_place(divergence, y, logits, None))
+    torch.testing.assert_close(divergence(y, logits, where=where), place_by_place(divergence, y, logits, where))
+    torch.testing.assert_close(  # whatever stands in the other places
+        divergence(y.where(where, -100), logits, where=where), place_by_place(divergence, y, logits, where)
+    )
+
+
+def test_bernoulli_kl_against_numpy(generator):
+    target, logits = logits_pair(generator)
+    t, o = (1 / (1 + np.exp(-tensor.numpy())) for tensor in (target, logits))
+    expected = (t * np.log(t / o) + (1 - t) * np.log((1 - t) / (1 - o))).mean(1)
+    np.testing.assert_allclose(bernoulli_kl(target, logits), expected, atol=1e-12)
+    np.testing.assert_allclose(bernoulli_kl(torch.from_numpy(t), logits, given="probabilities"), expected, atol=1e-12)
+    hard = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    assert bernoulli_kl(hard, torch.zeros(1, 2).double(), given="probabilities").item() == pytest.approx(np.log(2))
+    assert bernoulli_kl(target, target).abs().max() == 0
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        pair = [EXTREME.roll(k, 0).to(dtype).requires_grad_() for k in range(2)]
+        value = bernoulli_kl(*pair)
+        assert value.dtype == torch.float32
+        assert all(tensor.isfinite().all() for tensor in (value, *torch.autograd.grad(value.sum(), pair)))
+
+
+PLACES_MISTAKES = {
+    "where": (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.ones(2, 3), r"\(2, 4\), got \(2, 3\).*\(2, 3, 4\)"),
+    "labels": (torch.zeros(2, 3).long(), torch.zeros(2, 3, 4), None, r"labels of shape \(2, 3\).*classes=-1"),
+    "labels of the other kind": (torch.zeros(2, 5, 4).long(), torch.zeros(2, 4, 3, 5), None, r"classes=1"),
+    "one-hot": (torch.zeros(2, 3, 4).long(), torch.zeros(2, 3, 4), None, r"y.argmax\(1\), or y.float\(\)"),
+    "target": (torch.zeros(2, 3, 5), torch.zeros(2, 3, 4), None, r"\(2, 3, 5\) and \(2, 3, 4\)"),
+}
+
+
+@pytest.mark.parametrize(("target", "logits", "where", "message"), PLACES_MISTAKES.values(), ids=PLACES_MISTAKES)
+def test_places_that_do_not_fit_are_told(target, logits, where, message):
+    with pytest.raises(ValueError, match=message):
+        kl(target, logits, where=where)
+
+
+def test_probabilities_out_of_range_are_told():
+    with pytest.raises(ValueError, match=r"\[0, 1\], got values from -0.5 to 1.5"):
+        bernoulli_kl(torch.tensor([[1.5, -0.5]]), torch.zeros(1, 2), given="probabilities")
+
+
+def test_a_divergence_of_your_own_needs_to_know_nothing_of_places(generator):
+    target, logits = logits_pair(generator, shape=(3, 4, 5))
+    where = torch.rand(3, 5, generator=generator) < 0.5
+    own = lambda target, logits, *, given: (target - logits).abs().amax(1)  # noqa: E731
+    found = over_places(own, target, logits, where=where)
+    torch.testing.assert_close(found, place_by_place(own, target, logits, where))

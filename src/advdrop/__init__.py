@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from advdrop.analysis.audit import audit as audit
     from advdrop.analysis.explain import explain as explain
     from advdrop.checks import value_checks as value_checks
+    from advdrop.divergences import bernoulli_kl as bernoulli_kl
     from advdrop.divergences import cross_entropy as cross_entropy
     from advdrop.divergences import kl as kl
     from advdrop.divergences import mse as mse
@@ -29,14 +30,20 @@ if TYPE_CHECKING:
     from advdrop.masks import flip_mask as flip_mask
     from advdrop.masks import sample_mask as sample_mask
     from advdrop.objectives import AT as AT
+    from advdrop.objectives import EMA as EMA
     from advdrop.objectives import VAT as VAT
     from advdrop.objectives import AdD as AdD
+    from advdrop.objectives import BinaryCrossEntropy as BinaryCrossEntropy
     from advdrop.objectives import CrossEntropy as CrossEntropy
     from advdrop.objectives import EntropyMinimization as EntropyMinimization
+    from advdrop.objectives import FraternalDropout as FraternalDropout
+    from advdrop.objectives import MeanTeacher as MeanTeacher
     from advdrop.objectives import MutualExclusivity as MutualExclusivity
     from advdrop.objectives import OtherMembers as OtherMembers
     from advdrop.objectives import PiModel as PiModel
+    from advdrop.objectives import RDrop as RDrop
     from advdrop.objectives import SAdD as SAdD
+    from advdrop.objectives import SquaredError as SquaredError
     from advdrop.objectives import TemporalEnsembling as TemporalEnsembling
     from advdrop.objectives import Term as Term
     from advdrop.objectives import TransformationStability as TransformationStability
@@ -59,7 +66,7 @@ _HOME = {
     "analysis.audit": ["audit"],
     "analysis.explain": ["explain"],
     "checks": ["value_checks"],
-    "divergences": ["cross_entropy", "kl", "mse", "qe", "reverse_kl"],
+    "divergences": ["bernoulli_kl", "cross_entropy", "kl", "mse", "qe", "reverse_kl"],
     "insertion": ["insert", "places", "remove"],
     "masks": [
         "AdversarialDropout",
@@ -76,14 +83,20 @@ _HOME = {
     ],
     "objectives": [
         "AT",
+        "EMA",
         "VAT",
         "AdD",
+        "BinaryCrossEntropy",
         "CrossEntropy",
         "EntropyMinimization",
+        "FraternalDropout",
+        "MeanTeacher",
         "MutualExclusivity",
         "OtherMembers",
         "PiModel",
+        "RDrop",
         "SAdD",
+        "SquaredError",
         "TemporalEnsembling",
         "Term",
         "TransformationStability",

@@ -16,8 +16,10 @@ from contextvars import ContextVar
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack as _transform
+
+from advdrop.suggest import nearest_names
 
 When = Literal["auto", "always", "never"]
 
@@ -193,8 +195,10 @@ class NonFiniteError(ValueError):
     """An error: a NaN or an infinity in a tensor that must be finite."""
 
 
-def finite(name: str, tensor: Tensor) -> None:
-    """Raise an error that names the examples with a NaN or an infinity, if value checks are due."""
+def finite(
+    name: str, tensor: Tensor, way: str = "look for an exploding loss or a division by zero above the layer"
+) -> None:
+    """Raise an error that names the examples with a NaN or an infinity and a way out, if value checks are due."""
     if not due(name, tensor):
         return
     # The sum is finite only if every element is. It may also overflow, so then every element is checked.
@@ -202,8 +206,7 @@ def finite(name: str, tensor: Tensor) -> None:
         bad = (~tensor.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
         raise NonFiniteError(
-            f"{name} has NaN or infinity in {len(bad)} of {len(tensor)} examples (rows {shown}); "
-            "look for an exploding loss or a division by zero above the layer"
+            f"{name} has NaN or infinity in {len(bad)} of {len(tensor)} examples (rows {shown}); {way}"
         )
 
 
@@ -217,15 +220,47 @@ def binary(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} must hold only 0 and 1, got {odd!r}")
 
 
+def label_count(y: Tensor) -> int:
+    """Return the number of examples that have labels, or raise an error if they are no tensor of at least one row."""
+    if not isinstance(y, Tensor):
+        raise TypeError(f"labels must be a tensor, got {type(y).__name__}")
+    if y.dim() == 0:
+        raise ValueError(f"labels must be (B,) or (B, ...), got the single value {y!r}")
+    return len(y)
+
+
+def integers(y: Tensor) -> Tensor:
+    """Return ``y`` if it has integers, or raise an error."""
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise TypeError(f"labels must be integers, got {y.dtype}; use y.long(), or y.argmax(1) if they are one-hot")
+    return y
+
+
 def label_vector(y: Tensor) -> Tensor:
     """Return ``y`` if it is a vector of integers, or raise an error."""
     if not isinstance(y, Tensor):
         raise TypeError(f"labels must be a tensor, got {type(y).__name__}")
-    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise TypeError(f"labels must be integers, got {y.dtype}; use y.long(), or y.argmax(1) if they are one-hot")
-    if y.dim() != 1:
+    if integers(y).dim() != 1:
         raise ValueError(f"labels must be a vector (B,), got shape {tuple(y.shape)}; one-hot rows need y.argmax(1)")
     return y
+
+
+def labels_fit(y: Tensor, logits: Tensor) -> None:
+    """Raise an error that shows both shapes unless labels ``(B, *D)`` fit logits ``(B, C, *D)``."""
+    expected = logits.shape[:1] + logits.shape[2:]
+    if y.shape == expected:
+        return
+    way = ""
+    if logits.dim() > 2 and y.shape == logits.shape[:-1]:
+        way = "; if the last dimension has the classes, use Step(..., classes=-1), or logits.movedim(-1, 1)"
+    elif logits.dim() > 2 and y.shape == logits.shape[:1] + logits.shape[3:] + logits.shape[1:2]:
+        way = "; if the second dimension has the classes, use Step(..., classes=1)"
+    elif y.shape == logits.shape:
+        way = "; one-hot labels need y.argmax(1), or y.float() as probabilities"
+    raise ValueError(
+        f"labels of shape {tuple(y.shape)} do not fit outputs (B, C{', *D' * (logits.dim() > 2)}) of shape "
+        f"{tuple(logits.shape)}, which need labels of shape {tuple(expected)}{way}"
+    )
 
 
 def labels(y: Tensor, classes: int) -> None:
@@ -235,4 +270,35 @@ def labels(y: Tensor, classes: int) -> None:
         if least < 0 or most >= classes:
             raise ValueError(
                 f"labels must be in 0..{classes - 1} for {classes} outputs, got values from {least} to {most}"
+                + ("; a value that means 'no label' needs Step(..., ignore_index=-100)" if least < 0 else "")
             )
+
+
+def unit_interval(name: str, tensor: Tensor) -> None:
+    """Raise an error that shows a wrong value unless all are in [0, 1], if value checks are due."""
+    if tensor.numel() and due(name, tensor):
+        least, most = (v.item() for v in torch.aminmax(tensor))
+        if not (least >= 0.0 and most <= 1.0):
+            raise ValueError(f"{name} must hold probabilities in [0, 1], got values from {least:g} to {most:g}")
+
+
+def distributions(name: str, tensor: Tensor) -> None:
+    """Raise an error unless ``(N, C)`` has probabilities that sum to 1 in each row, if value checks are due."""
+    unit_interval(name, tensor)
+    if due(f"sums of {name}", tensor):
+        sums = tensor.detach().double().sum(1)
+        worst = int((sums - 1.0).abs().argmax())
+        if abs(sums[worst].item() - 1.0) > 1e-2:
+            raise ValueError(
+                f"{name} must sum to 1 over the {tensor.shape[1]} classes, got a sum of {sums[worst].item():g}; divide "
+                "by the sum, or use BinaryCrossEntropy() if several classes can be right at once"
+            )
+
+
+def module(network: nn.Module, name: str) -> nn.Module:
+    """Return the module of this dotted name, or raise an error with the nearest names."""
+    modules: dict[str, nn.Module] = dict(network.named_modules(remove_duplicate=False))
+    if name and name in modules:
+        return modules[name]
+    nearest = nearest_names(name, [known for known in modules if known])
+    raise ValueError(f"there is no module {name!r}{nearest}; advdrop.places(network, x) lists what there is")

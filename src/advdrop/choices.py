@@ -11,6 +11,7 @@ Granularity = Literal["unit", "channel", "feature"]
 Noise = Literal["independent", "shared"]
 BudgetOf = Literal["layer", "shared"]
 Ball = Literal["linf", "l2"]
+Per = Literal["sequence", "token"]
 PassName = Literal["labeled", "clean", "second", "adversarial", "search", "input"]
 """The passes of a step: the clean pass of the labeled rows and of the other rows, a second pass with new noise (the Π
 model), the pass with the adversarial mask, the mask search, and the passes on perturbed inputs (AT, VAT)."""

@@ -6,7 +6,7 @@ A layer is a forward hook: the network keeps its class, its attributes, its argu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,21 +14,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from advdrop import checks
 from advdrop.choices import Granularity, Scale
 from advdrop.eval_mode import eval_mode
 from advdrop.masks import AdversarialDropout
 from advdrop.masks.layer import supplied
-from advdrop.outputs import part_of, replaced
-from advdrop.suggest import did_you_mean
+from advdrop.outputs import Part, first_tensor, part_of, replaced
 
 Model = TypeVar("Model", bound=nn.Module)
 
 KEY: Any = "advdrop"
 """The key of the hook in its module. Torch uses numbers as keys and counts from the start in each process, so it could
 give the number of an unpickled hook to another hook. A name is safe: a module has at most one inserted layer."""
-
-Part = int | str | None
-"""Where in the output of a module the units are: a position, a key or the name of a field; None if it is a tensor."""
 
 
 class InsertedLayer:
@@ -105,14 +102,9 @@ def insert(
     >>> _ = remove(network)
     """
     names = [after] if isinstance(after, str) else list(after)
-    modules = dict(network.named_modules(remove_duplicate=False))
     if not names:
         raise ValueError("after must name a module; advdrop.places(network, x) lists them")
-    for name in names:
-        if not name or name not in modules:
-            suggestion = did_you_mean(name, [known for known in modules if known])
-            raise ValueError(f"there is no module {name!r}{suggestion}; advdrop.places(network, x) lists what there is")
-    chosen = [modules[name] for name in names]
+    chosen = [checks.module(network, name) for name in names]
     for name, module in zip(names, chosen, strict=True):
         if isinstance(module, AdversarialDropout) or inserted_layers(module, inside=False) or chosen.count(module) > 1:
             raise ValueError(f"there is an AdversarialDropout layer at {name!r} already")
@@ -199,7 +191,7 @@ def _watched(network: nn.Module, found: dict[str, Place]) -> Iterator[None]:
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def note(module: nn.Module, given: Any, output: Any) -> None:
             del given
-            part, units = _first_tensor(output)
+            part, units = first_tensor(output)
             if units is not None and units.is_floating_point() and units.dim() > 1:
                 calls = 1 + (found[name].calls if name in found else 0)
                 found[name] = Place(name, type(module).__name__, part, tuple(units.shape[1:]), calls)
@@ -212,13 +204,3 @@ def _watched(network: nn.Module, found: dict[str, Place]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _first_tensor(output: Any) -> tuple[Part, Tensor | None]:
-    if isinstance(output, Tensor):
-        return None, output
-    if isinstance(output, tuple | list):
-        items: Iterable[tuple[Any, Any]] = enumerate(output)
-    else:
-        items = output.items() if hasattr(output, "items") else getattr(output, "__dict__", {}).items()
-    return next(((key, value) for key, value in items if isinstance(value, Tensor)), (None, None))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
+
+Part = int | str | None
+"""Where a tensor is in the output of a module: a position, a key or the name of a field; None if it is the output."""
 
 
 def part_of(output: Any, part: int | str) -> Any:
@@ -38,3 +42,19 @@ def replaced(output: Any, part: int | str, value: Tensor) -> Any:
     else:
         setattr(changed, str(part), value)
     return changed
+
+
+def first_tensor(output: Any) -> tuple[Part, Tensor | None]:
+    """Return the first tensor of an output and where it is, or None if there is none.
+
+    >>> import torch
+    >>> first_tensor(("a", torch.zeros(2)))
+    (1, tensor([0., 0.]))
+    """
+    if isinstance(output, Tensor):
+        return None, output
+    if isinstance(output, tuple | list):
+        items: Iterable[tuple[Any, Any]] = enumerate(output)
+    else:
+        items = output.items() if hasattr(output, "items") else getattr(output, "__dict__", {}).items()
+    return next(((key, value) for key, value in items if isinstance(value, Tensor)), (None, None))

@@ -26,7 +26,7 @@ from waits import Waits
 every_name = pytest.mark.parametrize("name", TABLE)
 
 # These live on masks that are drawn for the batch, so the parts of a batch do not repeat the whole.
-DRAWS_PER_BATCH = {"vadd probe", "vadd random", "vadd shared"}
+DRAWS_PER_BATCH = {"vadd probe", "vadd random", "vadd shared", "vat module", "vat module shared"}
 ADDITIVE = [name for name in TABLE if name not in DRAWS_PER_BATCH]
 
 
@@ -75,6 +75,14 @@ UPDATES = {  # how often the running statistics below and above the layer are up
     "formula 6": (3, 3),
     "formula 7": (3, 3),
     "authors": (3, 3),
+    "r-drop": (2, 2),
+    "fraternal": (2, 2),
+    "mean teacher": (1, 1),
+    "vadd teacher": (2, 2),
+    "vadd ema": (2, 2),
+    "at module": (1, 1),
+    "vat module": (1, 1),
+    "vat module shared": (1, 1),
 }
 
 
@@ -116,9 +124,10 @@ def test_copies_and_a_resumed_step_give_the_same_loss(make):
 
 
 INPUT_MOVES = {"at", "at shared", "vat", "vat shared", "formula 7"}  # they move the input of the network itself
+NAMES = {"at module", "vat module", "vat module shared", "vadd teacher"}  # a module by name, or the input of a teacher
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE if name not in INPUT_MOVES])
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in INPUT_MOVES | NAMES])
 def test_an_encoder_in_front_of_the_batch_is_trained_like_a_part_of_the_network(name, apart):
     encoder, model, rows = nn.Linear(FEATURES, FEATURES).double(), quiet(0.5).double(), batch(dtype=torch.float64)
     both, found = nn.Sequential(encoder, *model), []
@@ -134,7 +143,7 @@ def test_an_encoder_in_front_of_the_batch_is_trained_like_a_part_of_the_network(
 # These make several passes that need nothing of each other.
 TOGETHER = {
     *("sadd independent", "vadd", "vadd iterated", "vadd probe", "vadd random", "vadd exhaustive"),
-    *("pi", "stability", "formula 6", "formula 7", "authors"),
+    *("pi", "stability", "formula 6", "formula 7", "authors", "r-drop", "fraternal", "vadd teacher", "vadd ema"),
 }
 
 

@@ -228,7 +228,7 @@ def test_only_a_floating_point_tensor_can_be_moved(term, inputs, shown):
         def forward(self, tokens):
             return self.last(self.embedding(tokens).flatten(1))
 
-    with pytest.raises(TypeError, match=f"got {shown}; use VAdD with a layer behind the embedding"):
+    with pytest.raises(TypeError, match=rf"got {shown}; say which module's.*VAT\(at='embedding'\), or use VAdD"):
         run(Reader(), term, {"x": inputs, "y": torch.tensor([0, 1])})
 
 

@@ -24,9 +24,8 @@ from advdrop.analysis.worst import Found, Upper, affine_above, random_hits, wors
 from advdrop.eval_mode import eval_mode
 from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout
-from advdrop.objectives import CrossEntropy
 from advdrop.randomness import ONE_THREAD
-from advdrop.step.step import Step
+from advdrop.step.outputs import Outputs
 
 BUDGETS = (0, 1, 2, 4, 8, 16, 32, 64)
 MOST_CRITICAL = 20
@@ -209,7 +208,7 @@ def audit(
         kept = list(batches)
         if not kept:
             raise ValueError(NO_EXAMPLES)
-        logits = Step(model, CrossEntropy())._logits
+        logits = Outputs().find
         found: list[LayerAudit] = []
         x, y = kept[0]
         for layer in layers_of(

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from advdrop import checks
 from advdrop.insertion import InsertedLayer, adversarial_layers
 from advdrop.masks import AdversarialDropout, mask_jacobian, mask_shape
-from advdrop.objectives import CrossEntropy
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import RunningStatistics
 from advdrop.step.network import Inputs, network_of, plain_children
-from advdrop.step.step import Step
+from advdrop.step.outputs import Outputs
 
 AFFINE_MODULES = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Identity, nn.Flatten),
@@ -53,7 +52,7 @@ class Upper:
 
     def __init__(self, model: nn.Module, layer: AdversarialDropout, x: Inputs, y: Tensor) -> None:
         network = network_of(model, x, Batch(x, y).device, RunningStatistics(model.modules()))
-        self._logits = Step(model, CrossEntropy())._logits
+        self._logits = Outputs().find
         inputs_of_layer: list[Tensor] = []
 
         def ones(each: AdversarialDropout, h: Tensor) -> Tensor:
@@ -72,6 +71,8 @@ class Upper:
             )
         self._dtype = torch.promote_types(h.dtype, torch.float32)
         logits = self._logits(output)
+        if logits.dim() != 2:
+            raise ValueError(f"audit needs one prediction per example, logits (B, C), got {tuple(logits.shape)}")
         checks.finite("the output of the network", logits)  # NaN would count as class 0
         checks.labels(y, logits.shape[1])
         self.y = y.to(logits.device)

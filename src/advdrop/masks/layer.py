@@ -106,7 +106,9 @@ class AdversarialDropout(nn.Module):
         return h * mask.to(h.dtype)
 
     def _dropout(self, h: Tensor) -> Tensor:
-        """Apply ordinary dropout."""
+        """Apply ordinary dropout; in evaluation mode, leave nothing of it in an exported graph."""
+        if not self.training:
+            return h
         if self.granularity == "feature" and h.dim() > 2:
             return h * F.dropout(h.new_ones(mask_shape(h.shape, "feature")), self.p, self.training)
         drop = torch.feature_dropout if self.granularity == "channel" and h.dim() > 2 else F.dropout

@@ -10,7 +10,7 @@ from operator import mul
 from typing import TYPE_CHECKING, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.choices import BudgetOf, Noise
@@ -19,7 +19,8 @@ from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, s
 from advdrop.masks.budget import shared_budget, warn_no_flip
 from advdrop.masks.search import SearchBudget, rounding
 from advdrop.objectives.base import Term
-from advdrop.objectives.targets import Target, clean_output, confidence, labels
+from advdrop.objectives.ema import EMA
+from advdrop.objectives.targets import Target, Teacher, clean_output, confidence, labels
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -53,7 +54,9 @@ class AdD(Term):
     """D[g, f(x, εadv)], for any target, divergence and search.
 
     Args:
-        target: g. The gradient of the loss flows into it unless ``detach`` is set; the search treats it as a constant.
+        target: g: a function such as those of ``advdrop.objectives.targets``, another network (a teacher, which runs in
+            evaluation mode without gradients on the same inputs), or an :class:`EMA` of the network. The gradient of
+            the loss flows into the output of a function unless ``detach`` is set; the search treats it as a constant.
         divergence: D.
         delta: δ for every layer; each layer's own if not given.
         search: how to search for εadv.
@@ -72,7 +75,7 @@ class AdD(Term):
     References: Park et al. (2018), formulas 3 to 5 and Algorithm 1.
     """
 
-    target: Target
+    target: Target | nn.Module
     divergence: Divergence
     rows: Rows
     delta: float | None = None
@@ -90,6 +93,10 @@ class AdD(Term):
         if self.delta is not None:
             checks.fraction("delta", self.delta)
         checks.function("divergence", self.divergence)
+        if isinstance(self.target, nn.Module):
+            self.target = Teacher(self.target)
+        if not callable(self.target):
+            raise TypeError(f"target must be a function, a network (a teacher) or an EMA, got {self.target!r}")
         if not isinstance(self.search, Search):
             raise TypeError(f"search must be a search such as FirstOrder(), got {self.search!r}")
         checks.choice("noise", self.noise, ("independent", "shared"))
@@ -117,6 +124,20 @@ class AdD(Term):
         """With shared noise, the upper part of the clean pass runs again."""
         return self.noise == "shared"
 
+    def attach(self, model: nn.Module) -> None:
+        """Let a target with a state, such as an EMA, start from this network."""
+        if isinstance(self.target, EMA):
+            self.target.attach(model)
+
+    def term_state(self) -> dict[str, Tensor]:
+        """Return the state of the target, if it has one."""
+        return self.target.state_dict() if isinstance(self.target, EMA) else {}
+
+    def load_term_state(self, state: dict[str, Tensor]) -> None:
+        """Load the state of the target."""
+        if isinstance(self.target, EMA):
+            self.target.load_state_dict(state)
+
     def per_example(self, passes: Passes) -> Tensor:
         """Return D[g, f(x, εadv)], ``(B,)``."""
         found = self.searched(passes)
@@ -125,8 +146,14 @@ class AdD(Term):
             passes.measures = search_measures(found.problem.sampled, found.masks, found.problem.budget, found.jacobians)
         masks, shared = clean.scale(found.masks), self.noise == "shared"
         logits = passes.masked(found.lower, clean, masks, "adversarial", repeat=shared)
-        value = self.divergence(found.target, logits, given=self.given)
-        return value * confidence(found.target, self.given, self.confidence) if self.confidence else value
+        return self._compare(passes, self._trusted if self.confidence else self.divergence, found.target, logits)
+
+    def _compare(self, passes: Passes, divergence: Divergence, target: Tensor, logits: Tensor) -> Tensor:
+        return passes.compare(divergence, target, logits, self.rows, given=self.given, labeled=self.target is labels)
+
+    def _trusted(self, target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+        """Return D times the confidence of the target."""
+        return self.divergence(target, logits, given=given) * confidence(target, given, self.confidence)
 
     def searched(self, passes: Passes) -> Searched:
         """Search for εadv, and return it together with the clean pass, the target and the problem."""
@@ -149,12 +176,13 @@ class AdD(Term):
             nonlocal last
             logits = passes.masked(lower, clean, masks, "search", repeat=True)
             last = logits.detach()
-            return search_divergence(fixed, logits, given=self.given)
+            return self._compare(passes, search_divergence, fixed, logits)
 
         @torch.enable_grad()
         def agrees() -> bool:
             point = last.detach().requires_grad_()
-            return rounding(*torch.autograd.grad(search_divergence(fixed, point, given=self.given).sum(), point))
+            reached = self._compare(passes, search_divergence, fixed, point)
+            return rounding(*torch.autograd.grad(reached.sum(), point))
 
         budget = self._budget(clean)
         jacobians: list[Masks] = []
@@ -217,10 +245,11 @@ class SAdD(AdD):
     'sadd_cross_entropy'
     """
 
-    target: Target = labels
+    target: Target | nn.Module = labels
     divergence: Divergence = cross_entropy
     rows: Rows = "labeled"
     noise: Noise = "shared"
+    given: Given = "probabilities"
 
 
 @final
@@ -231,6 +260,8 @@ class VAdD(AdD):
     Args:
         delta: δ; each layer's own if not given.
         divergence: D, :func:`kl` by default, or :func:`qe` or :func:`cross_entropy`.
+        target: g of formula 3, if not the clean output: another network (a teacher) or an :class:`EMA`, see
+            :class:`AdD`.
         noise: ``"independent"`` (the default) or ``"shared"`` noise in the adversarial pass, see :class:`AdD`.
         search: how to search for εadv, :class:`FirstOrder` by default.
         rows: ``"unlabeled"`` (the default; labeled rows where there are no others) or ``"labeled"``.
@@ -240,6 +271,6 @@ class VAdD(AdD):
     'vadd_kl'
     """
 
-    target: Target = clean_output
+    target: Target | nn.Module = clean_output
     divergence: Divergence = kl
     rows: Rows = "unlabeled"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from advdrop import checks
-from advdrop.choices import Ball, Noise
+from advdrop.choices import Ball, Noise, Per
 from advdrop.divergences import cross_entropy
 from advdrop.masks import gradient
 from advdrop.objectives.base import Term
@@ -28,10 +28,16 @@ class AT(Term):
     r = ε·sign(g) (L∞, the fast gradient sign) or r = ε·g/‖g‖₂ (L2), with g = ∂CE/∂x. The gradient is taken through the
     clean pass, which the cross-entropy term needs as well.
 
+    With ``at``, r is added to the output h of a module instead of to the input: the embedding of tokens, which are
+    integers and cannot be moved. The gradient ∂CE/∂h then takes a pass of its own, with the noise of the clean pass.
+
     Args:
         epsilon: the radius of the ball.
         norm: ``"linf"`` or ``"l2"``.
         noise: the dropout and noise of the pass at x + r: ``"independent"`` of the clean pass, or ``"shared"``.
+        at: the dotted name of a module that runs once in a pass; :func:`advdrop.places` lists them. None: the input.
+        per: what has the L2 norm ε in h ``(B, T, F)``: r of the whole ``"sequence"`` or r of each ``"token"``. Padded
+            tokens are not moved if the step knows the mask, see :class:`Step`.
 
     References: Goodfellow et al., "Explaining and Harnessing Adversarial Examples", ICLR 2015; Miyato et al. for L2.
     """
@@ -39,29 +45,90 @@ class AT(Term):
     epsilon: float = 0.1
     norm: Ball = "linf"
     noise: Noise = "independent"
+    at: str | None = None
+    per: Per = "sequence"
     rows: Rows = field(default="labeled", init=False, repr=False)
-    input_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.choice("norm", self.norm, ("linf", "l2"))
         checks.choice("noise", self.noise, ("independent", "shared"))
+        checks.choice("per", self.per, ("sequence", "token"))
 
     @property
     def repeated(self) -> Repeated:
-        """With shared noise, that of the whole pass."""
-        return "all" if self.noise == "shared" else "nothing"
+        """With shared noise, and for the gradient at a module, that of the whole pass."""
+        return "all" if self.noise == "shared" or self.at is not None else "nothing"
+
+    @property
+    def input_gradient(self) -> bool:
+        """Whether the input is moved, and not the output of a module."""
+        return self.at is None
+
+    def attach(self, model: nn.Module) -> None:
+        """Check that the network has the module."""
+        if self.at is not None:
+            checks.module(model, self.at)
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the cross-entropy at x + r, ``(B,)``."""
         if not torch.is_grad_enabled():
             raise RuntimeError("AT needs the gradient of the loss; do not call it under torch.no_grad()")
-        x, y = passes.perturbable(self.rows), passes.batch.labels()
-        loss = cross_entropy(y, passes.clean(self.rows).logits)
-        slope = input_gradient(loss.sum(), x, retain_graph=True)
+        if self.at is not None:
+            return self._at_module(passes, self.at)
+        x = passes.perturbable(self.rows)
+        slope = input_gradient(self._loss(passes, passes.clean(self.rows).logits).sum(), x, retain_graph=True)
         original = passes.batch.inputs(self.rows)
-        direction = (slope.sign() if self.norm == "linf" else unit(slope)).to(x.dtype)
-        return cross_entropy(y, passes.perturbed(original + self.epsilon * direction, self.rows, self.noise))
+        moved = original + self.epsilon * self._direction(passes, slope, x)
+        return self._loss(passes, passes.perturbed(moved, self.rows, self.noise))
+
+    def _at_module(self, passes: Passes, at: str) -> Tensor:
+        step = torch.empty(0)
+
+        def unmoved(h: Tensor) -> Tensor:
+            nonlocal step
+            step = torch.zeros_like(h).requires_grad_()
+            return h.detach() + step
+
+        with passes.unnoticed():
+            slope = input_gradient(
+                self._loss(passes, passes.perturbed_at(at, unmoved, self.rows, "shared")).sum(), step
+            )
+
+        def moved(h: Tensor) -> Tensor:
+            return h + self.epsilon * self._direction(passes, slope, h)
+
+        return self._loss(passes, passes.perturbed_at(at, moved, self.rows, self.noise))
+
+    def _loss(self, passes: Passes, logits: Tensor) -> Tensor:
+        return passes.compare(cross_entropy, passes.labels(), logits, self.rows, given="probabilities", labeled=True)
+
+    def _direction(self, passes: Passes, slope: Tensor, h: Tensor) -> Tensor:
+        if self.norm == "linf":
+            return without_padding(slope.sign(), passes.token_mask(self.rows, h)).to(h.dtype)
+        return unit_step(slope, self.per, passes.token_mask(self.rows, h)).to(h.dtype)
+
+
+def unit_step(direction: Tensor, per: Per, mask: Tensor | None) -> Tensor:
+    """Scale the direction of each example, or of each token, to L2 norm 1; padded tokens get 0.
+
+    >>> unit_step(torch.ones(1, 2, 4), "token", torch.tensor([[1, 0]]))
+    tensor([[[0.5000, 0.5000, 0.5000, 0.5000],
+             [0.0000, 0.0000, 0.0000, 0.0000]]])
+    """
+    direction = without_padding(direction, mask)
+    if per == "sequence":
+        return unit(direction)
+    if direction.dim() < 3:
+        raise ValueError(f"per='token' needs an output (B, T, F), got {tuple(direction.shape)}; use per='sequence'")
+    return unit(direction.flatten(0, 1)).view_as(direction)
+
+
+def without_padding(direction: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ``(B, T, ...)`` with 0 where the mask ``(B, T)`` is 0."""
+    if mask is None:
+        return direction
+    return torch.where((mask != 0).view(*mask.shape, *[1] * (direction.dim() - 2)), direction, 0.0)
 
 
 def input_gradient(total: Tensor, x: Tensor, retain_graph: bool = False) -> Tensor:
@@ -74,7 +141,7 @@ def input_gradient(total: Tensor, x: Tensor, retain_graph: bool = False) -> Tens
         raise RuntimeError(
             "AT and VAT need the gradient of the output with respect to the input, and this network has none: a "
             "part of it detaches its input or runs under torch.no_grad(); give the step the features of that part "
-            "as its input"
+            "as its input, or name a module above it with at="
         ) from error
 
 

@@ -13,9 +13,9 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from advdrop.schedules import Schedule
 
@@ -95,9 +95,6 @@ class Term(Objective):
     rows: Rows
     """The rows the term runs on."""
 
-    input_gradient: ClassVar[bool] = False
-    """Whether the term differentiates the labeled clean pass with respect to its input."""
-
     @property
     def views(self) -> tuple[View, ...]:
         """The passes on its rows that the term will need and that do not depend on each other."""
@@ -107,6 +104,11 @@ class Term(Objective):
     def repeated(self) -> Repeated:
         """The part of the network that the term runs again with the noise of the clean pass."""
         return "nothing"
+
+    @property
+    def input_gradient(self) -> bool:
+        """Whether the term differentiates the labeled clean pass with respect to its input."""
+        return False
 
     @property
     def searches_clean(self) -> bool:
@@ -126,6 +128,10 @@ class Term(Objective):
     @abstractmethod
     def per_example(self, passes: Passes) -> Tensor:
         """Return the value for each of the rows, ``(B,)``."""
+
+    def attach(self, model: nn.Module) -> None:
+        """Prepare the term for a network. A step calls this once, before the first batch."""
+        del model
 
     def term_state(self) -> dict[str, Tensor]:
         """Return what a checkpoint must contain; most terms have no state."""

@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from advdrop.divergences import cross_entropy
-from advdrop.objectives.base import Term
+from advdrop import checks
+from advdrop.divergences import Given, cross_entropy
+from advdrop.objectives.supervised import Supervised
 
 if TYPE_CHECKING:
-    from advdrop.step.batch import Rows
     from advdrop.step.passes import Passes
 
 
 @final
 @dataclass
-class CrossEntropy(Term):
-    """Cross-entropy of the labeled rows, −log f(x, εs)_y."""
+class CrossEntropy(Supervised):
+    """Cross-entropy of the labeled rows, −log f(x, εs)_y.
 
-    rows: Rows = field(default="labeled", init=False, repr=False)
+    The labels are integers ``(B,)`` or probabilities ``(B, C)`` (soft labels): −Σ_c y_c log f(x, εs)_c. An output with
+    places, ``(B, C, *D)``, has labels ``(B, *D)``; the loss of an example is the mean over its labeled places. A step
+    leaves out the places of its ``ignore_index`` and of its ``mask``.
 
-    def per_example(self, passes: Passes) -> Tensor:
-        """Return −log f(x, εs)_y, ``(B,)``."""
-        return cross_entropy(passes.batch.labels(), passes.clean(self.rows).logits)
+    Args:
+        weight: a factor for each class, such as ``[1.0, 5.0]`` if the second class is rare.
+        label_smoothing: the share of the label that is spread over all classes, in [0, 1].
+
+    Deviations: torch divides a weighted loss by the sum of the weights of the batch. Here it is the mean over the
+    examples, so that the loss of a batch is the mean of the losses of its parts.
+
+    >>> CrossEntropy(weight=[1.0, 5.0]).weight
+    (1.0, 5.0)
+    """
+
+    weight: Sequence[float] | Tensor | None = None
+    label_smoothing: float = 0.0
+    _factors: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.fraction("label_smoothing", self.label_smoothing)
+        if self.weight is not None:
+            self.weight = tuple(float(checks.not_negative("weight", float(factor))) for factor in self.weight)
+            self._factors = torch.tensor(self.weight)
+
+    def of(self, passes: Passes, logits: Tensor) -> Tensor:
+        """Return −log f_y at these logits, ``(B,)``."""
+        y = passes.labels()
+        if not y.is_floating_point():
+            checks.labels_fit(checks.integers(y), logits)
+        elif y.shape != logits.shape:
+            raise TypeError(
+                f"labels must be integers, or probabilities of the shape of the output, {tuple(logits.shape)}; got "
+                f"{y.dtype} of shape {tuple(y.shape)}; use y.long() for classes, or SquaredError() for values"
+            )
+        else:
+            y = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
+            if logits.dim() == 2:  # with places, those that do not count may hold anything
+                checks.distributions("soft labels", y)
+        plain = self._factors is None and self.label_smoothing == 0.0
+        loss = cross_entropy if plain else self._weighted
+        return passes.compare(loss, y, logits, self.rows, given="probabilities", labeled=True)
+
+    def _weighted(self, target: Tensor, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
+        del given
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        if target.is_floating_point():
+            target = target.to(logits.dtype)
+        else:
+            checks.labels(target, logits.shape[1])
+            target = target.long()
+        if self._factors is not None:
+            if len(self._factors) != logits.shape[1]:
+                raise ValueError(f"got {len(self._factors)} class weights for {logits.shape[1]} outputs: {self.weight}")
+            self._factors = self._factors.to(logits)
+        return F.cross_entropy(logits, target, self._factors, reduction="none", label_smoothing=self.label_smoothing)

@@ -42,4 +42,5 @@ class PiModel(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return D of the two passes, ``(B,)``."""
-        return self.divergence(passes.clean(self.rows).logits, passes.again(self.rows).logits)
+        clean, second = passes.clean(self.rows).logits, passes.again(self.rows).logits
+        return passes.compare(self.divergence, clean, second, self.rows)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
+from advdrop.divergences import Given
 from advdrop.objectives.base import Term
 
 if TYPE_CHECKING:
@@ -51,7 +52,13 @@ class TransformationStability(Term):
         logits = [passes.clean(self.rows).logits, *(passes.again(self.rows).logits for _ in range(self.passes - 1))]
         checks.several_outputs(logits[0])
         outputs = [output.float().softmax(1) if output.dtype.itemsize < 4 else output.softmax(1) for output in logits]
-        return torch.stack([(one - other).square().sum(1) for one, other in combinations(outputs, 2)]).sum(0)
+        values = [passes.compare(_squared_distance, one, other, self.rows) for one, other in combinations(outputs, 2)]
+        return torch.stack(values).sum(0)
+
+
+def _squared_distance(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    del given
+    return (target - logits).square().sum(1)
 
 
 @final
@@ -70,7 +77,8 @@ class MutualExclusivity(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the value for each row, ``(B,)``."""
-        return mutual_exclusivity(passes.clean(self.rows).logits)
+        logits = passes.clean(self.rows).logits
+        return passes.compare(_exclusivity, logits, logits, self.rows)
 
 
 def mutual_exclusivity(logits: Tensor) -> Tensor:
@@ -83,3 +91,8 @@ def mutual_exclusivity(logits: Tensor) -> Tensor:
     f = (logits.float() if logits.dtype.itemsize < 4 else logits).softmax(1)
     rest = torch.log1p(-f.clamp_max(1.0 - torch.finfo(f.dtype).eps))
     return -(f * (rest.sum(1, keepdim=True) - rest).exp()).sum(1)
+
+
+def _exclusivity(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    del target, given
+    return mutual_exclusivity(logits)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.divergences import Given
@@ -21,11 +21,40 @@ Target = Callable[[Any, Any], Tensor]
 probabilities ``(B, C)``."""
 
 
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """Another network as the target, g(x) = h(x) in evaluation mode and without gradients.
+
+    It gets the same inputs as the network that is trained and must have the same outputs; otherwise it may be of any
+    architecture. If it returns a tensor, that is its logits; otherwise they are found as those of the network.
+
+    Args:
+        network: the teacher. It is moved to the device of the batch.
+    """
+
+    network: nn.Module
+
+    def __call__(self, passes: Passes, rows: Rows) -> Tensor:
+        """Return the output of the teacher, as logits."""
+        first = next(self.network.parameters(), None)
+        if first is not None and first.device != passes.batch.device:
+            self.network.to(passes.batch.device)
+        taught, own = passes.taught(self.network, rows), passes.clean(rows).logits
+        name = type(self.network).__name__
+        if taught.shape != own.shape:
+            raise ValueError(
+                f"the teacher {name} returns {tuple(taught.shape)} and the network {tuple(own.shape)}: a target needs "
+                "the same outputs, for the same classes in the same order; give the teacher a head with as many outputs"
+            )
+        checks.finite(f"the output of the teacher {name}", taught, "the teacher itself is broken: check its weights")
+        return taught
+
+
 def labels(passes: Passes, rows: Rows) -> Tensor:
     """Return g(y) = y, the target of SAdD."""
     if rows != "labeled":
         raise ValueError(f"labels are the target of labeled rows only, got rows={rows!r}")
-    return passes.batch.labels()
+    return passes.labels()
 
 
 def clean_output(passes: Passes, rows: Rows) -> Tensor:

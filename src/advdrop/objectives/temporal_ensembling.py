@@ -56,6 +56,11 @@ class TemporalEnsembling(Term):
     def per_example(self, passes: Passes) -> Tensor:
         """Return D for each row, ``(B,)``, and record the outputs."""
         logits = passes.clean(self.rows).logits
+        if logits.dim() != 2:
+            raise ValueError(
+                f"temporal ensembling keeps one output (C,) for each example, got outputs of shape "
+                f"{tuple(logits.shape)}; use PiModel() or MeanTeacher() for outputs with places"
+            )
         index = self._index(passes, logits)
         # A copy: the table changes before backward() needs the target again.
         times, target = self.seen[index], self.ensemble[index]

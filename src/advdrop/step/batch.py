@@ -24,7 +24,8 @@ class Batch:
 
     Args:
         x: labeled inputs of B rows.
-        y: their labels, ``(B,)`` integers.
+        y: their labels: integers ``(B,)``, or ``(B, *D)`` for an output with places; or the targets of another loss,
+            such as probabilities or values.
         unlabeled: unlabeled inputs of U rows; without them, terms for unlabeled rows run on ``x``.
         second_view: the same rows as ``unlabeled`` (or ``x`` without it), augmented independently.
         index: the positions of those rows in the data set, ``(U,)``; temporal ensembling needs them.
@@ -52,7 +53,7 @@ class Batch:
                 raise ValueError(f"{name} must hold at least one example, got none")
         if (self.x is None) != (self.y is None):
             raise ValueError("a step needs labeled inputs x and their labels y together")
-        if self.y is not None and (rows := row_count(self.x)) not in (None, len(checks.label_vector(self.y))):
+        if self.y is not None and (rows := row_count(self.x)) not in (None, checks.label_count(self.y)):
             raise ValueError(f"got {rows} labeled rows x and {len(self.y)} labels y")
         if self.second_view is not None:
             name = "x" if self.unlabeled is None else "unlabeled"

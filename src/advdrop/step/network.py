@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.utils import parametrize
 
@@ -35,11 +36,15 @@ Inputs = Any
 """What a network is called with: one tensor, a tuple of arguments, a dict of keyword arguments, or any other object."""
 
 
-def call(model: nn.Module, inputs: Inputs) -> Any:
-    """Call a network with its inputs."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if type(inputs) is tuple else model(inputs)
+Weights = dict[str, Tensor]
+"""Parameters and buffers by their names."""
+
+
+def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
+    """Call a network with its inputs; if given, with other weights than its own."""
+    args = () if isinstance(inputs, Mapping) else inputs if type(inputs) is tuple else (inputs,)
+    kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
+    return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:
@@ -101,6 +106,11 @@ class Network(ABC):
     @abstractmethod
     def lower(self, inputs: Inputs, *, update: bool) -> Lower:
         """Run the lower part alone with new noise."""
+
+    def full(self, inputs: Inputs, masks: MaskSource, *, update: bool, weights: Weights | None = None) -> Any:
+        """Run a whole pass with new noise, and reuse nothing; if given, with other weights."""
+        with self.statistics.updates(update), use_masks(masks):
+            return call(self.model, inputs, weights)
 
     def repeat(self, inputs: Inputs, masks: MaskSource, lower: Lower, *, update: bool) -> Any:
         """Run a whole pass on other inputs with the noise of an earlier pass, then restore the generators."""

@@ -7,15 +7,17 @@ be needed run as one batch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from advdrop import checks
 from advdrop.choices import Noise, PassName
+from advdrop.divergences import Divergence, Given, over_places
 from advdrop.eval_mode import eval_mode
 from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
 from advdrop.randomness import borrowed_noise, mask_generator
@@ -26,8 +28,11 @@ from advdrop.step.network import (
     Network,
     SequentialLower,
     SequentialNetwork,
+    Weights,
     call,
 )
+from advdrop.step.outputs import Outputs
+from advdrop.step.perturbation import Change, Perturbation
 from advdrop.step.together import rowwise, still
 
 Layers = tuple[AdversarialDropout, ...]
@@ -65,7 +70,7 @@ class Pass:
         lower: the lower part of the pass.
         layers: the AdversarialDropout layers in the order in which they ran; one that ran twice is there twice.
         masks: εs, one for each run of a layer.
-        logits: the output, ``(B, C)``.
+        logits: the output, ``(B, C)``; ``(B, C, *D)`` with places.
     """
 
     lower: Lower
@@ -142,7 +147,7 @@ class Passes:
     Args:
         network: how the model is run.
         batch: the rows.
-        logits: gets the logits from what the model returns.
+        outputs: how to read what the model returns.
         generator: the randomness of masks and perturbations.
         updating: the passes that may update running statistics.
         plan: what the terms will ask for.
@@ -153,7 +158,7 @@ class Passes:
         self,
         network: Network,
         batch: Batch,
-        logits: Callable[[Any], Tensor],
+        outputs: Outputs,
         generator: torch.Generator | None,
         updating: Collection[PassName],
         plan: Plan,
@@ -162,7 +167,7 @@ class Passes:
         self.network, self.batch, self.measure = network, batch, measure
         self.generator = generator if generator is not None else mask_generator(batch.device)
         self.measures: dict[str, Tensor] = {}
-        self._logits, self._updating, self._plan = logits, updating, plan
+        self.outputs, self._updating, self._plan = outputs, updating, plan
         self._inputs: dict[Rows, Inputs] = {}
         self._clean: dict[Rows, Pass] = {}
         self._steady: dict[Rows, Tensor] = {}
@@ -222,16 +227,98 @@ class Passes:
         given, update = GivenMasks(clean.layers, masks), name in self._updating
         output = lower.output(given, update=update, repeat=repeat)
         given.finish()
-        return self._logits(output)
+        return self.outputs.find(output)
 
-    def steady(self, rows: Rows) -> Tensor:
-        """Return the logits of a pass in evaluation mode, as a constant."""
-        rows = self.batch.rows(rows)
-        if rows not in self._steady:
-            model = self.network.model
-            with eval_mode(model), torch.no_grad():
-                self._steady[rows] = self._logits(call(model, self.batch.inputs(rows)))
-        return self._steady[rows]
+    def labels(self) -> Tensor:
+        """Return the labels ``(B, *D)``, with 0 in the places that have none; soft labels ``(B, C, *D)``."""
+        return self.outputs.labels(self.batch.labels())
+
+    def values(self, logits: Tensor) -> Tensor:
+        """Return labels that have the shape of the output; for one output, labels ``(B,)`` become ``(B, 1)``."""
+        y = self.outputs.classes_second(self.batch.labels())
+        y = y[:, None] if logits.dim() == 2 and logits.shape[1] == y.dim() == 1 else y
+        if y.shape != logits.shape:
+            raise ValueError(
+                f"this loss needs labels of the shape of the output, {tuple(logits.shape)}, got {tuple(y.shape)}; for "
+                "one class per example, use CrossEntropy()"
+            )
+        return y
+
+    def compare(
+        self,
+        divergence: Divergence,
+        target: Tensor,
+        logits: Tensor,
+        rows: Rows,
+        *,
+        given: Given = "logits",
+        labeled: bool = False,
+    ) -> Tensor:
+        """Return D[target, output] of each example, ``(B,)``, over the places that count.
+
+        If an example has no place that counts, its value is 0, and the others are scaled up, so that the mean of all
+        values is the mean over the examples that count.
+
+        Args:
+            divergence: D.
+            target: ``(B, C, *D)``, or labels ``(B, *D)``.
+            logits: ``(B, C, *D)``.
+            rows: the rows that they belong to.
+            given: what a floating-point target is.
+            labeled: whether only places with a label count.
+        """
+        where = self._counting(logits, rows, labeled)
+        value = over_places(divergence, target, logits, given=given, where=where)
+        return (
+            value if where is None else value * (len(where) / where.reshape(len(where), -1).any(1).sum().clamp_min(1))
+        )
+
+    def _counting(self, logits: Tensor, rows: Rows, labeled: bool) -> Tensor | None:
+        """Return the places that count, ``(B, *D)``; None if all do."""
+        rows, dense = self.batch.rows(rows), logits.dim() > 2
+        where = self.outputs.places(self.batch.inputs(rows)) if dense else None
+        if where is not None and where.shape != logits.shape[:1] + logits.shape[2:]:
+            raise ValueError(
+                f"the mask of the places, {tuple(where.shape)}, does not fit the output (B, C, *D), "
+                f"{tuple(logits.shape)}; say with Step(..., mask=...) which input has the mask, or mask=None"
+            )
+        where = None if where is None else where != 0
+        if rows == "unlabeled" or not (dense or labeled):
+            return where
+        has_label = self.outputs.labeled(self.batch.labels(), logits)
+        if has_label is None:
+            return where
+        if not labeled:  # an example without any label is unlabeled, and all its places count
+            has_label = has_label | ~has_label.flatten(1).any(1).view(-1, *[1] * (has_label.dim() - 1))
+        elif checks.due("labels", has_label) and not has_label.any():
+            checks.warn_once(
+                f"all labels of this batch are ignore_index={self.outputs.ignore_index}: the loss of the labels is 0"
+            )
+        return has_label if where is None else where & has_label
+
+    def steady(self, rows: Rows, weights: Weights | None = None) -> Tensor:
+        """Return the logits of a pass in evaluation mode, as a constant; if given, with other weights."""
+        rows, model = self.batch.rows(rows), self.network.model
+        if rows in self._steady and weights is None:
+            return self._steady[rows]
+        with eval_mode(model), torch.no_grad():
+            logits = self.outputs.find(call(model, self.batch.inputs(rows), weights))
+        if weights is None:
+            self._steady[rows] = logits
+        return logits
+
+    @torch.no_grad()
+    def noisy(self, rows: Rows, weights: Weights) -> Tensor:
+        """Return the logits of a pass with other weights and its own noise, on the second view, as a constant."""
+        masks = SampledMasks(self.generator)
+        return self.outputs.find(self.network.full(self.batch.second(rows), masks, update=False, weights=weights))
+
+    @torch.no_grad()
+    def taught(self, teacher: nn.Module, rows: Rows) -> Tensor:
+        """Return the logits of another network in evaluation mode, as a constant."""
+        with eval_mode(teacher):
+            output = call(teacher, self.batch.inputs(rows))
+        return self.outputs.classes_second(output) if isinstance(output, Tensor) else self.outputs.find(output)
 
     def sample(self, clean: Pass) -> Masks:
         """Return another εs for the layers of a pass."""
@@ -247,8 +334,9 @@ class Passes:
             return x
         shown = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
-            f"AT and VAT change the input, which must be one floating-point tensor, got {shown}; use VAdD with a layer "
-            "behind the embedding, advdrop.insert(model, after=...), or give the step embedded tokens"
+            f"AT and VAT change the input, which must be one floating-point tensor, got {shown}; say which module's "
+            "output they should change instead, VAT(at='embedding'), or use VAdD with a layer behind the embedding, "
+            "advdrop.insert(model, after=...)"
         )
 
     def perturbed(self, x: Tensor, rows: Rows, noise: Noise) -> Tensor:
@@ -265,7 +353,33 @@ class Passes:
         given = GivenMasks(clean.layers, clean.scale(clean.masks))
         output = self.network.repeat(x, given, clean.lower, update="input" in self._updating)
         given.finish()
-        return self._logits(output)
+        return self.outputs.find(output)
+
+    def perturbed_at(self, name: str, change: Change, rows: Rows, noise: Noise) -> Tensor:
+        """Return the logits of a whole pass in which h, the output of a module, is replaced by h + r.
+
+        No part of another pass is reused: the module may be anywhere in the network.
+
+        Args:
+            name: the module; if its output is not a tensor, h is the first tensor in it.
+            change: returns h + r.
+            rows: the rows.
+            noise: as for :meth:`perturbed`.
+        """
+        inputs, update = self.batch.inputs(rows), "input" in self._updating
+        clean = self.clean(rows) if noise == "shared" else None
+        with Perturbation(self.network.model, name, change):
+            if clean is None:
+                return self.outputs.find(self.network.full(inputs, SampledMasks(self.generator), update=update))
+            given = GivenMasks(clean.layers, clean.scale(clean.masks))
+            output = self.network.repeat(inputs, given, clean.lower, update=update)
+            given.finish()
+            return self.outputs.find(output)
+
+    def token_mask(self, rows: Rows, h: Tensor) -> Tensor | None:
+        """Return which tokens of ``(B, T, ...)`` are no padding, ``(B, T)``; None if no mask of this shape is known."""
+        mask = self.outputs.places(self.batch.inputs(rows)) if h.dim() > 2 else None
+        return mask if mask is not None and mask.shape == h.shape[:2] else None
 
     def unnoticed(self) -> AbstractContextManager[None]:
         """Return a ``with`` block that restores the global generators of torch at its end."""
@@ -292,7 +406,7 @@ class Passes:
             lower, output = self.network.run_from(start, masks, update=update)
         else:
             lower, output = self.network.run(inputs, masks, update=update, again=again)
-        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self._logits(output))
+        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self.outputs.find(output))
 
     def _joint(self, view: tuple[Rows, View]) -> Any:
         """Return a pass that ran as one batch with others, or None if this one did not."""
@@ -324,7 +438,7 @@ class Passes:
         assert isinstance(start, SequentialLower)
         h, *lowers = start.h.split([rows_above, *sizes[len(whole) :]])
         joint = SequentialLower(network, h, start.start, start.noise)
-        logits = self._logits(joint.output(masks, update=True, repeat=False))
+        logits = self.outputs.find(joint.output(masks, update=True, repeat=False))
         parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
         for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
             lower = SequentialLower(network, own_h, start.start, start.noise)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,17 +15,13 @@ from torch.nn.modules.module import _has_any_global_hook
 from advdrop import checks
 from advdrop.choices import PassName
 from advdrop.objectives.base import Objective, Term, Weight
-from advdrop.outputs import part_of
 from advdrop.randomness import ONE_THREAD
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import PASSES, UPDATING, RunningStatistics
 from advdrop.step.network import Inputs, Network, network_of
+from advdrop.step.outputs import ATTENTION_MASK, Classes, Logits, Mask, Outputs
 from advdrop.step.passes import Passes, Plan
 from advdrop.step.together import all_modules
-
-Logits = Callable[[Any], Tensor] | int | str | None
-"""How to get the logits from what a network returns: a function, a position in a tuple, or a key. None: the output is a
-tensor, or has an attribute or a key ``logits``."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +53,13 @@ class Step(nn.Module):
         objective: a weighted sum of terms.
         logits: how to get the logits from what the network returns; not needed for a tensor, nor for an output with an
             attribute or a key ``logits``.
+        classes: the dimension of the classes if the output has places: 1 for ``(B, C, *D)``, as in segmentation, or -1
+            for ``(B, *D, C)``, as in token classification with Hugging Face models.
+        ignore_index: the label that means "no label", such as -100. The cross-entropy leaves such places out, and so do
+            the other terms. An example without any label is an unlabeled example: the other terms use all its places.
+        mask: which places count, ``(B, *D)``: the name of one of the inputs, its position, or a function of the inputs.
+            The places of padding do not count in any term, and AT and VAT do not move padded tokens. The default is the
+            input of the name ``attention_mask``, if there is one.
         updating: the passes that may update the running statistics of batch norm.
         reuse: whether the part of the network below the layer is computed once and reused. False makes every pass a
             full pass. The results are the same, except where passes would run as one batch: they then draw other random
@@ -74,6 +77,9 @@ class Step(nn.Module):
         objective: Objective,
         *,
         logits: Logits = None,
+        classes: Classes = 1,
+        ignore_index: int | None = None,
+        mask: Mask = ATTENTION_MASK,
         updating: Collection[PassName] = UPDATING,
         reuse: bool = True,
     ) -> None:
@@ -91,11 +97,13 @@ class Step(nn.Module):
             raise ValueError(f"updating must be a subset of {PASSES}, got {sorted(unknown)}")
         self.model = model
         self.objective = objective
-        self.logits = logits
+        self.outputs = Outputs(logits, classes, ignore_index, mask)
         self.updating = frozenset(updating)
         self.reuse = reuse
         self._known: tuple[object, Network] | None = None
         self._told: set[str] = set()
+        for _, term in objective.parts:
+            term.attach(model)
 
     def forward(
         self,
@@ -114,7 +122,9 @@ class Step(nn.Module):
         Args:
             x: labeled inputs: a tensor, a tuple of arguments, a dict of keyword arguments, or an object that the
                 network takes.
-            y: their labels, ``(B,)`` integers.
+            y: their labels, ``(B,)`` integers; ``(B, *D)`` if the output has places. Or the targets of another loss:
+                probabilities for the cross-entropy, zeros and ones of :class:`BinaryCrossEntropy`, values of
+                :class:`SquaredError`.
             unlabeled: unlabeled inputs. Without them, terms for unlabeled rows run on ``x``.
             second_view: the same rows as ``unlabeled`` (or ``x``), augmented independently.
             index: the positions of those rows in the data set, for temporal ensembling.
@@ -162,7 +172,7 @@ class Step(nn.Module):
     ) -> Passes:
         """Return the passes of one step for these terms; :meth:`forward` calls this."""
         network = self._network(batch)
-        return Passes(network, batch, self._logits, generator, self.updating, plan_of(terms), measure)
+        return Passes(network, batch, self.outputs, generator, self.updating, plan_of(terms), measure)
 
     def _network(self, batch: Batch) -> Network:
         """Return how to run the model. The network of the last step is used again if nothing has changed since."""
@@ -175,19 +185,6 @@ class Step(nn.Module):
             statistics = RunningStatistics(modules)
             self._known = state, network_of(self.model, example, batch.device, statistics, self.reuse)
         return self._known[1]
-
-    def _logits(self, output: Any) -> Tensor:
-        found = output
-        if callable(self.logits):
-            found = self.logits(output)
-        elif self.logits is not None or not isinstance(output, Tensor):
-            found = part_of(output, "logits" if self.logits is None else self.logits)
-        if not isinstance(found, Tensor) or found.dim() != 2:
-            shown = tuple(found.shape) if isinstance(found, Tensor) else type(output).__name__
-            way = "; say where they are with Step(..., logits=...), a position, a name or a function"
-            way = "" if isinstance(found, Tensor) else way if self.logits is None else f" without {self.logits!r}"
-            raise ValueError(f"the network must return logits (B, C), got {shown}{way}")
-        return found
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -15,8 +15,11 @@ from advdrop.objectives import (
     VAT,
     CrossEntropy,
     EntropyMinimization,
+    FraternalDropout,
+    MeanTeacher,
     MutualExclusivity,
     PiModel,
+    RDrop,
     SAdD,
     TemporalEnsembling,
     TransformationStability,
@@ -35,7 +38,9 @@ CLASSES = {
     "vadd-qe": (VAdD,),
     "no-flips": (VAdD,),
     "entropy": (EntropyMinimization,),
+    "mean-teacher": (MeanTeacher,),
 }
+OWN_LOSS = {"r-drop": RDrop, "fraternal": FraternalDropout}
 
 
 def configured(method, *settings, **options):
@@ -48,7 +53,7 @@ def parts(method, *settings, **options):
 
 def term(method, *settings):
     """The first term behind the cross-entropy."""
-    return parts(method, *settings)[1][1]
+    return next(part for _, part in parts(method, *settings) if not isinstance(part, CrossEntropy))
 
 
 def weights(method, *settings, progress=1.0, **options):
@@ -65,6 +70,9 @@ def weights(method, *settings, progress=1.0, **options):
 def test_every_term_becomes_its_objective_behind_the_cross_entropy():
     for method in CLASSES:
         assert [type(part) for _, part in parts(method)] == [CrossEntropy, *CLASSES[method]]
+    for method, kind in OWN_LOSS.items():  # they contain the cross-entropy of both passes
+        assert [type(part) for _, part in parts(method)] == [kind]
+        assert [type(part) for _, part in parts(f"vat+{method}")] == [VAT, kind]
 
 
 def test_methods_add_up():
@@ -99,6 +107,13 @@ ARRIVES = {
     (("vat",), "xi"): (lambda t: t.xi, 0.5),
     (("vat",), "iterations"): (lambda t: t.iterations, 3),
     (("vat",), "noise"): (lambda t: t.noise, "shared"),
+    (("vat",), "at"): (lambda t: t.at, "2"),
+    (("vat",), "per"): (lambda t: t.per, "token"),
+    (("at",), "at"): (lambda t: t.at, "2"),
+    (("at",), "per"): (lambda t: t.per, "token"),
+    (("r-drop",), "alpha"): (lambda t: t.alpha, 4.0),
+    (("fraternal",), "kappa"): (lambda t: t.kappa, 4.0),
+    (("mean-teacher",), "decay"): (lambda t: t.teacher.decay, 0.5),
     (("at",), "epsilon"): (lambda t: t.epsilon, 0.75),
     (("at",), "norm"): (lambda t: t.norm, "l2"),
     (("at",), "noise"): (lambda t: t.noise, "shared"),
@@ -129,6 +144,9 @@ DEFAULTS = {
     "sajjadi": TransformationStability(),
     "sadd": SAdD(),
     "vadd-kl": VAdD(),
+    "mean-teacher": MeanTeacher(),
+    "r-drop": RDrop(),
+    "fraternal": FraternalDropout(),
 }
 
 
@@ -164,14 +182,15 @@ def test_a_ramped_weight_rises_and_a_constant_one_does_not(ramped):
         for progress in (0.0, 0.2, 0.5, 0.7, 1.0):
             expected = 4.0 * (schedules.ramp_up(progress, 0.5) if ramped else 1.0)
             found = weights(method, *settings, progress=progress)
-            assert found[CLASSES[method][0]] == pytest.approx(expected), method
-            assert found[CrossEntropy] == 1.0
+            kind = OWN_LOSS.get(method) or CLASSES[method][0]
+            assert found[kind] == pytest.approx(expected), method
+            assert method in OWN_LOSS or found[CrossEntropy] == 1.0
 
 
 def test_what_is_ramped_by_default():
     factors = {type(part): found for found, part in parts("+".join(METHODS))}
     rising = {kind for kind, found in factors.items() if any(map(callable, found))}
-    assert rising == {SAdD, VAdD, PiModel, TemporalEnsembling}
+    assert rising == {SAdD, VAdD, PiModel, TemporalEnsembling, MeanTeacher}
 
 
 def test_mutual_exclusivity_has_a_weight_within_sajjadi():

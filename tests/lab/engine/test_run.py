@@ -33,6 +33,9 @@ COLUMNS = {
     "vadd-qe": ["cross_entropy", "vadd_qe"],
     "no-flips": ["cross_entropy", "vadd_qe"],
     "vadd-kl+vat": ["cross_entropy", "vadd_kl", "vat"],
+    "mean-teacher": ["cross_entropy", "mean_teacher"],
+    "r-drop": ["rdrop"],
+    "fraternal": ["fraternal_dropout"],
 }
 
 

@@ -89,8 +89,8 @@ class Recipe:
 class Train(Recipe):
     """Train one network, and write its configuration, metrics and weights to a folder.
 
-    Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, and sums of them such
-    as vadd-kl+vat.
+    Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, mean-teacher, r-drop,
+    fraternal, and sums of them such as vadd-kl+vat.
 
     Each data set has a recipe with all settings; --dry-run shows them. A --config file overrides the recipe, the other
     options override the file, and --set overrides everything.

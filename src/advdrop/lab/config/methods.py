@@ -17,19 +17,25 @@ from advdrop.trust import Trust
 def objective_of(config: RunConfig, examples: int, classes: int, trust: Trust | None = None) -> Objective:
     """Return CrossEntropy() + Σ λ(t)·term (formulas 6 and 7), as configured.
 
+    A term with a loss of its own, such as R-Drop, takes the place of the cross-entropy.
+
     Args:
         config: the run.
         examples: the number of training examples; temporal ensembling keeps an average for each.
         classes: C.
         trust: a factor of every term that uses unlabeled images.
     """
-    options, terms = config.objective, config.objective.terms.chosen()
-    objective: Objective = CrossEntropy()
-    for term in (terms[name] for name in parse_method(config.method) if name in terms):
+    options, named = config.objective, config.objective.terms.chosen()
+    terms = [named[name] for name in parse_method(config.method) if name in named]
+    parts: list[Objective] = [] if any(term.own_loss for term in terms) else [CrossEntropy()]
+    for term in terms:
         weight = Ramp(term.weight, options.ramp) if term.ramped else term.weight
         part = weight * term.objective(examples, classes)
-        objective += trust * part if trust is not None and term.semi_supervised else part
-    return objective + options.entropy * EntropyMinimization() if options.entropy else objective
+        parts.append(trust * part if trust is not None and term.semi_supervised else part)
+    if options.entropy:
+        parts.append(options.entropy * EntropyMinimization())
+    objective: Objective = sum(parts[1:], parts[0])
+    return objective
 
 
 def network_of(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Sequential:

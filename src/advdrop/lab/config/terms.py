@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 import advdrop
-from advdrop.choices import Ball, BudgetOf, Noise, Order, Ties
+from advdrop.choices import Ball, BudgetOf, Noise, Order, Per, Ties
 
 if TYPE_CHECKING:
     from advdrop.objectives import Objective
@@ -42,6 +42,7 @@ BelowOne = Annotated[Number, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[Number, Field(gt=0.0)]
 NotNegative = Annotated[Number, Field(ge=0.0)]
 Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=MOST)]
+ModuleName = Annotated[str, Field(coerce_numbers_to_str=True)]  # modules of an nn.Sequential have numbers
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=MOST)]
 Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**62)]  # torch counts with 64 bits
 
@@ -56,6 +57,7 @@ class Method(Section):
     """A term that is added to the cross-entropy."""
 
     semi_supervised: ClassVar[bool] = True
+    own_loss: ClassVar[bool] = False  # whether it contains the loss of the labels, so that none is added
     term: ClassVar[str]  # the name of its class in the library
 
     weight: NotNegative = Field(1.0, description="λmax")
@@ -79,6 +81,8 @@ class At(Method):
     epsilon: Positive = Field(0.1, description="radius of the ball")
     norm: Ball = Field("linf", description="norm of the ball")
     noise: Noise = Field("independent", description="noise of the pass, or that of the clean pass (shared)")
+    at: ModuleName | None = Field(None, description="module whose output is changed instead of the input")
+    per: Per = Field("sequence", description="what has the L2 norm epsilon, if the output is a sequence")
 
 
 class Vat(Method):
@@ -90,6 +94,8 @@ class Vat(Method):
     xi: Positive = Field(1e-2, description="step of the finite difference")
     iterations: Count = Field(1, le=MOST_STEPS, description="power iterations")
     noise: Noise = Field("independent", description="noise of the passes, or that of the clean pass (shared)")
+    at: ModuleName | None = Field(None, description="module whose output is changed instead of the input")
+    per: Per = Field("sequence", description="what has the norm epsilon, if the output is a sequence")
 
 
 class Pi(Method):
@@ -109,6 +115,34 @@ class Temporal(Pi):
     def objective(self, examples: int, classes: int) -> Objective:
         """Return temporal ensembling, with an average for every training example."""
         return advdrop.TemporalEnsembling(examples, classes, self.momentum)
+
+
+class MeanTeacher(Pi):
+    """Mean teacher: make the output agree with that of the average of earlier weights."""
+
+    term = "MeanTeacher"
+
+    decay: BelowOne = Field(0.999, description="α of the average in the long run")
+
+
+class RDrop(Method):
+    """R-Drop: make two noisy passes of labeled images agree, with the loss of both in place of the cross-entropy."""
+
+    semi_supervised = False
+    own_loss = True
+    term = "RDrop"
+
+    alpha: NotNegative = Field(1.0, description="weight of the symmetric KL divergence")
+
+
+class Fraternal(Method):
+    """Fraternal dropout: as R-Drop, with the squared difference before the softmax."""
+
+    semi_supervised = False
+    own_loss = True
+    term = "FraternalDropout"
+
+    kappa: NotNegative = Field(0.15, description="weight of the squared difference")
 
 
 class Sajjadi(Method):
@@ -227,6 +261,9 @@ class Terms(Section):
     vadd_qe: VaddQe | None = None
     no_flips: NoFlips | None = None
     entropy: Entropy | None = None
+    mean_teacher: MeanTeacher | None = None
+    r_drop: RDrop | None = None
+    fraternal: Fraternal | None = None
 
     @model_serializer(mode="wrap")
     def _only_chosen(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -1,0 +1,127 @@
+"""An exponential moving average of the weights of a network: a teacher that follows its student."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from advdrop import checks
+
+if TYPE_CHECKING:
+    from advdrop.step.batch import Rows
+    from advdrop.step.passes import Passes
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class EMA:
+    """An exponential moving average of parameters and buffers, θ' ← αθ' + (1 − α)θ.
+
+    As the target of a term, ``VAdD(target=EMA())``, it gives g(x) = f(x, θ') in evaluation mode and without gradients.
+    The step then updates it at the beginning of each training step, when θ has the last update of the optimizer, and
+    saves it in its ``state_dict``. All ranks of ``torch.distributed`` have the same weights, so they compute the same
+    average without communication. You can also use it by itself: call :meth:`update` behind ``optimizer.step()``.
+
+    α is min(1 − 1/(t + 1), decay) after t updates, so the first ones are a plain mean and the initial weights are soon
+    forgotten. Floating-point buffers, such as the running statistics of batch norm, are averaged as well; integers are
+    copied. Averages of half-precision weights are kept in float32.
+
+    Args:
+        decay: α in the long run.
+        every: how many training steps of a :class:`Step` belong to one update. With gradient accumulation, the number
+            of steps for each update of the optimizer.
+
+    References: Tarvainen and Valpola, "Mean teachers are better role models", NIPS 2017; the first α are those of their
+    released code.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> ema = EMA(decay=0.9)
+    >>> for weight in (1.0, 2.0):
+    ...     _ = nn.init.constant_(model.weight, weight)
+    ...     ema.update(model)
+    >>> ema.network(model).weight.item()
+    1.5
+    """
+
+    def __init__(self, decay: float = 0.999, every: int = 1) -> None:
+        if checks.fraction("decay", decay) == 1.0:
+            raise ValueError("decay must be below 1: with 1.0 the average never changes")
+        self.decay, self.every = decay, checks.count("every", every)
+        self.updates = self.steps = 0
+        self.average: dict[str, Tensor] = {}
+
+    def __repr__(self) -> str:
+        """Return the options as they would be typed."""
+        return f"EMA(decay={self.decay}, every={self.every})"
+
+    def attach(self, model: nn.Module) -> None:
+        """Start from the weights of a network, unless this is the average of such a network already."""
+        shapes = {name: tensor.shape for name, tensor in self.average.items()}
+        if any(is_lazy(tensor) for tensor in model.parameters()):
+            raise ValueError("an EMA needs weights that exist: run the network once, or replace its lazy modules")
+        if shapes != {name: tensor.shape for name, tensor in _tensors(model)}:
+            self.updates = self.steps = 0
+            self.average = {name: _wide(tensor).clone() for name, tensor in _tensors(model)}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move the average toward the weights that the network has now."""
+        self.attach(model)
+        weight = max(1.0 / (self.updates + 1), 1.0 - self.decay)
+        for name, tensor in _tensors(model):
+            now = _wide(tensor)
+            copied = self.updates == 0 or not tensor.is_floating_point()
+            self.average[name] = now.clone() if copied else self.average[name].to(now).lerp_(now, weight)
+        self.updates += 1
+
+    def follow(self, model: nn.Module) -> None:
+        """Count a training step of a network, and update the average if ``every`` steps have passed."""
+        if self.steps % self.every == 0:
+            self.update(model)
+        self.steps += 1
+
+    def weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the averages in the precision of the network; without integers."""
+        return {name: self.average[name].to(tensor) for name, tensor in _tensors(model) if tensor.is_floating_point()}
+
+    def network(self, model: Model) -> Model:
+        """Return a copy of the network with the averaged weights, in evaluation mode."""
+        self.attach(model)
+        averaged = copy.deepcopy(model).eval()
+        with torch.no_grad():
+            for name, tensor in _tensors(averaged):
+                tensor.copy_(self.average[name])
+        return averaged
+
+    def __call__(self, passes: Passes, rows: Rows) -> Tensor:
+        """Return g(x) = f(x, θ') as logits, after an update if this is a training step."""
+        model = passes.network.model
+        if torch.is_grad_enabled():  # a validation loss is computed without gradients
+            self.follow(model)
+        return passes.steady(rows, self.weights(model))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the averages and the counts."""
+        counts = torch.tensor([self.updates, self.steps])
+        return {"counts": counts, **{f"average.{name}": tensor for name, tensor in self.average.items()}}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Load what ``state_dict`` returned."""
+        found = {name.removeprefix("average."): tensor for name, tensor in state.items() if name != "counts"}
+        for name, tensor in self.average.items():
+            if name in found:
+                checks.same_shape(f"the saved average of {name}", found[name], "this one", tensor)
+        self.updates, self.steps = map(int, state["counts"])
+        self.average = {name: tensor.clone() for name, tensor in found.items()}
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.detach()

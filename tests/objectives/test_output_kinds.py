@@ -1,0 +1,368 @@
+"""Tokens, pixels, many labels, values, soft labels and class weights: every kind of output, every method."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from advdrop import (
+    AT,
+    EMA,
+    VAT,
+    AdversarialDropout,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    EntropyMinimization,
+    FraternalDropout,
+    MeanTeacher,
+    MutualExclusivity,
+    PiModel,
+    RDrop,
+    SAdD,
+    SquaredError,
+    Step,
+    TemporalEnsembling,
+    TransformationStability,
+    VAdD,
+    bernoulli_kl,
+    cross_entropy,
+    kl,
+    mse,
+    qe,
+    reverse_kl,
+)
+from small import gradients, quiet, run, seeded
+
+WORDS, WIDTH, CLASSES = 11, 16, 3
+IGNORED = -100
+
+
+class Tagger(nn.Module):
+    """Token classification, (B, T, C). Each token is judged by itself; the units are shared by all tokens of a row."""
+
+    def __init__(self, p=0.5, classes=CLASSES):
+        super().__init__()
+        self.embeddings, self.noise, self.layer = nn.Embedding(WORDS, WIDTH), nn.Dropout(0.0), None
+        self.layer = AdversarialDropout(p, delta=0.3, granularity="feature")
+        self.head = nn.Linear(WIDTH, classes)
+
+    def forward(self, input_ids, attention_mask=None):
+        return {"logits": self.head(self.layer(torch.tanh(self.embeddings(input_ids))))}
+
+
+class Segmenter(nn.Module):
+    """Segmentation, (B, C, H, W)."""
+
+    def __init__(self, p=0.5, outputs=CLASSES):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1), nn.Tanh(), AdversarialDropout(p, 0.2, granularity="channel")
+        )
+        self.head = nn.Conv2d(6, outputs, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def text(rows=4, length=5):
+    draw = seeded(3)
+    ids, y = (
+        torch.randint(WORDS, (rows, length), generator=draw),
+        torch.randint(CLASSES, (rows, length), generator=draw),
+    )
+    lengths = torch.tensor([5, 2, 3, 4])[:rows]
+    mask = (torch.arange(length) < lengths[:, None]).long()
+    return {"input_ids": ids, "attention_mask": mask}, y.where(mask == 1, IGNORED)
+
+
+def image(rows=4):
+    draw = seeded(3)
+    y = torch.randint(CLASSES, (rows, 4, 4), generator=draw)
+    y[:, 0] = 255
+    return torch.randn(rows, 1, 4, 4, generator=draw), y
+
+
+TOKENS = {"classes": -1, "ignore_index": IGNORED}
+CLASSIFYING = {
+    "cross_entropy": CrossEntropy,
+    "weighted": lambda: CrossEntropy(weight=[1.0, 2.0, 3.0], label_smoothing=0.1),
+    "sadd": SAdD,
+    "vadd kl": VAdD,
+    "vadd qe shared": lambda: VAdD(divergence=qe, noise="shared"),
+    "vadd reverse confident": lambda: VAdD(divergence=reverse_kl, confidence=1.0),
+    "vadd ema": lambda: VAdD(target=EMA(), divergence=cross_entropy),
+    "pi": PiModel,
+    "mean teacher": MeanTeacher,
+    "r-drop": RDrop,
+    "fraternal": FraternalDropout,
+    "stability": TransformationStability,
+    "exclusivity": MutualExclusivity,
+    "entropy": EntropyMinimization,
+}
+
+
+def warm(step, *args, **kwargs):
+    """The loss of a second step: the search of the first one would find a teacher that agrees."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        step(*args, **kwargs)
+        with torch.no_grad():
+            for parameter in step.model.parameters():
+                parameter.mul_(1.2)
+        return step(*args, **kwargs).loss
+
+
+@pytest.mark.parametrize("name", [*CLASSIFYING, "vat", "at"])
+def test_tokens(name):
+    make = {**CLASSIFYING, "vat": lambda: VAT(at="embeddings"), "at": lambda: AT(at="embeddings")}[name]
+    model, (inputs, y) = Tagger(), text()
+    loss = warm(Step(model, make(), **TOKENS), inputs, y, unlabeled=inputs, generator=seeded())
+    assert loss.shape == ()
+    assert all(slope.isfinite().all() and slope.abs().max() > 0 for slope in gradients(model, loss))
+
+
+@pytest.mark.parametrize("name", [*CLASSIFYING, "vat", "at"])
+def test_pixels(name):
+    make = {**CLASSIFYING, "vat": VAT, "at": AT}[name]
+    model, (x, y) = Segmenter(), image()
+    loss = warm(Step(model, make(), ignore_index=255), x, y, generator=seeded())
+    assert all(slope.isfinite().all() and slope.abs().max() > 0 for slope in gradients(model, loss))
+
+
+REAL = {"multi-label": (bernoulli_kl, BinaryCrossEntropy), "regression": (mse, SquaredError)}
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("kind", REAL)
+@pytest.mark.parametrize("term", [VAdD, PiModel, MeanTeacher, VAT, "sadd", "loss", "r-drop"])
+def test_many_labels_and_values(kind, term, dense):
+    divergence, loss = REAL[kind]
+    draw = seeded(1)
+    model, x = (Segmenter(), torch.randn(4, 1, 4, 4)) if dense else (quiet(0.5), torch.randn(4, 6, generator=draw))
+    y = torch.rand(model(x).shape, generator=draw).round()
+    named = {"sadd": lambda: SAdD(divergence=divergence), "loss": loss}
+    named["r-drop"] = lambda: RDrop(loss=loss(), divergence=divergence)
+    objective = named[term]() if isinstance(term, str) else term(divergence=divergence)
+    value = warm(Step(model, objective), x, y, generator=seeded())
+    *slopes, _ = gradients(model, value)  # the last bias is the same in two outputs that are compared
+    assert all(slope.isfinite().all() and slope.abs().max() > 0 for slope in slopes)
+
+
+@pytest.mark.parametrize("name", CLASSIFYING)
+def test_a_padded_row_has_the_loss_of_the_unpadded_one(name):
+    model, ids, y = Tagger().double(), torch.randint(WORDS, (1, 4)), torch.randint(CLASSES, (1, 4))
+    padded = {"input_ids": F.pad(ids, (0, 3)), "attention_mask": F.pad(torch.ones_like(ids), (0, 3))}
+    found = []
+    for inputs, labels in (({"input_ids": ids}, y), (padded, F.pad(y, (0, 3), value=IGNORED))):
+        torch.manual_seed(0)
+        found.append(warm(Step(model, CLASSIFYING[name](), **TOKENS), inputs, labels, generator=seeded()))
+        for parameter in model.parameters():
+            parameter.data.div_(1.2)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+DETERMINISTIC = {
+    "cross_entropy": CrossEntropy,
+    "weighted": CLASSIFYING["weighted"],
+    "sadd": SAdD,
+    "entropy": EntropyMinimization,
+    "exclusivity": MutualExclusivity,
+}
+
+
+@pytest.mark.parametrize("divergence", [kl, reverse_kl, cross_entropy, qe, bernoulli_kl, mse])
+def test_a_padded_batch_has_the_mean_loss_of_its_rows(divergence):
+    model, teacher, (inputs, y) = Tagger(p=0.0).double(), Tagger().double().eval(), text()
+    terms = {**DETERMINISTIC, "teacher": lambda: VAdD(target=teacher, divergence=divergence)}
+    for name, make in terms.items():
+        whole = run(model, make(), {"x": inputs, "y": y}, **TOKENS).loss
+        rows = []
+        for row in range(len(y)):
+            short = int(inputs["attention_mask"][row].sum())
+            part = {"input_ids": inputs["input_ids"][row : row + 1, :short]}
+            rows.append(run(model, make(), {"x": part, "y": y[row : row + 1, :short]}, **TOKENS).loss)
+        torch.testing.assert_close(
+            whole, torch.stack(rows).mean(), rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_ignored_places_count_neither_for_the_loss_nor_for_a_divergence():
+    """Other logits at the ignored places change nothing, and no gradient reaches them."""
+    x, y = image()
+    objective = CrossEntropy() + SAdD() + VAdD() + RDrop() + PiModel()
+    results = []
+    for garbage in (0.0, 7.0):
+        torch.manual_seed(0)
+        model = Segmenter()
+        extra = nn.Parameter(torch.full((1, CLASSES, 1, 4), garbage) * torch.arange(3)[None, :, None, None])
+        network = Shifted(model, extra)
+        loss = run(network, objective, {"x": x, "y": y}, ignore_index=255).loss
+        at_ignored, *slopes = gradients(network, loss)
+        assert (at_ignored == 0).all()
+        results.append([loss, *slopes])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+class Shifted(nn.Module):
+    """Adds something to the logits of the first line."""
+
+    def __init__(self, net, extra):
+        super().__init__()
+        self.net, self.extra = net, extra
+
+    def forward(self, x):
+        z = self.net(x)
+        return torch.cat([z[:, :, :1] + self.extra, z[:, :, 1:]], 2)
+
+
+def test_cross_entropy_of_places_against_numpy():
+    model, (inputs, y) = Tagger(p=0.0).double(), text()
+    z = model(**inputs)["logits"].detach().numpy()
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    rows = [np.mean([-np.log(p[b, t, y[b, t]]) for t in range(5) if y[b, t] != IGNORED]) for b in range(4)]
+    assert run(model, CrossEntropy(), {"x": inputs, "y": y}, **TOKENS).loss.item() == pytest.approx(np.mean(rows))
+
+
+def test_an_example_without_labels_is_unlabeled():
+    """It has no cross-entropy, and the mean is over the others; VAdD and the Π model use it."""
+    model, x, y = quiet(0.5), torch.randn(6, 6), torch.tensor([0, 1, IGNORED, 2, IGNORED, 1])
+    found = run(model, CrossEntropy() + PiModel(), {"x": x, "y": y}, ignore_index=IGNORED).terms
+    assert found["pi_model"] == run(model, CrossEntropy() + PiModel(), {"x": x, "y": y.clamp_min(0)}).terms["pi_model"]
+    calm = quiet()
+    only = run(calm, CrossEntropy(), {"x": x[y != IGNORED], "y": y[y != IGNORED]}).loss
+    torch.testing.assert_close(run(calm, CrossEntropy(), {"x": x, "y": y}, ignore_index=IGNORED).loss, only)
+    torch.testing.assert_close(run(calm, SAdD(delta=0.0), {"x": x, "y": y}, ignore_index=IGNORED).loss, only)
+    tagger, (inputs, labels) = Tagger(), text()
+    labels[1] = IGNORED  # a whole row without labels: all tokens of its mask count for the entropy
+    value = run(tagger, EntropyMinimization(), {"x": inputs, "y": labels}, **TOKENS)
+    alone = run(tagger, EntropyMinimization(), {"unlabeled": inputs}, **TOKENS)
+    torch.testing.assert_close(value.loss, alone.loss)
+
+
+def test_a_batch_without_any_label_has_a_loss_of_zero_and_says_so_once():
+    model = quiet()
+    step = Step(model, CrossEntropy() + PiModel(divergence=mse), ignore_index=IGNORED)
+    rows = {"x": torch.randn(4, 6), "y": torch.full((4,), IGNORED)}
+    with pytest.warns(UserWarning, match="all labels of this batch are ignore_index=-100"):
+        loss = step(**rows)
+    assert loss.terms["cross_entropy"] == 0
+    assert all((slope == 0).all() for slope in gradients(model, loss.loss))
+    step(**rows)  # a warning would be an error here
+
+
+@pytest.mark.parametrize("weight", [None, [0.5, 2.0, 0.0]])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("soft", [False, True])
+def test_class_weights_label_smoothing_and_soft_labels(weight, smoothing, soft):
+    model, x, draw = quiet().double(), torch.randn(5, 6).double(), seeded()
+    y = torch.rand(5, 3, generator=draw).softmax(1).double() if soft else torch.randint(3, (5,), generator=draw)
+    found = run(model, CrossEntropy(weight, smoothing), {"x": x, "y": y}).loss
+    factors = None if weight is None else torch.tensor(weight).double()
+    expected = F.cross_entropy(model(x), y, factors, label_smoothing=smoothing, reduction="none").mean()
+    torch.testing.assert_close(found, expected)
+    z = model(x).log_softmax(1)
+    t = y if soft else F.one_hot(y, 3).double()
+    by_hand = -((t * (1 - smoothing) + smoothing / 3) * z * (1.0 if factors is None else factors)).sum(1).mean()
+    torch.testing.assert_close(found, by_hand)
+
+
+def test_soft_labels_of_places():
+    model, x, y = Segmenter(0.0), torch.randn(2, 1, 4, 4), torch.rand(2, 3, 4, 4).softmax(1)
+    expected = F.cross_entropy(model(x), y)
+    torch.testing.assert_close(run(model, CrossEntropy(), {"x": x, "y": y}).loss, expected)
+    tagger, (inputs, _) = Tagger(0.0), text()
+    soft = torch.rand(4, 5, CLASSES).softmax(-1)
+    z = tagger(**inputs)["logits"].log_softmax(-1)
+    mask = inputs["attention_mask"]
+    expected = ((-(soft * z).sum(-1) * mask).sum(1) / mask.sum(1)).mean()
+    torch.testing.assert_close(run(tagger, CrossEntropy(), {"x": inputs, "y": soft}, classes=-1).loss, expected)
+
+
+def test_values_and_many_labels_against_torch():
+    model, x = quiet(), torch.randn(4, 6)
+    y = torch.rand(4, 3)
+    torch.testing.assert_close(run(model, SquaredError(), {"x": x, "y": y}).loss, F.mse_loss(model(x), y))
+    expected = F.binary_cross_entropy_with_logits(model(x), y)
+    torch.testing.assert_close(run(model, BinaryCrossEntropy(), {"x": x, "y": y}).loss, expected)
+    for labels in (y.round().long(), y.round().bool()):
+        expected = F.binary_cross_entropy_with_logits(model(x), labels.float())
+        torch.testing.assert_close(run(model, BinaryCrossEntropy(), {"x": x, "y": labels}).loss, expected)
+    one = nn.Linear(6, 1)
+    torch.testing.assert_close(run(one, SquaredError(), {"x": x, "y": y[:, 0]}).loss, F.mse_loss(one(x)[:, 0], y[:, 0]))
+
+
+def test_the_mask_can_be_a_name_a_position_a_function_or_nothing():
+    tagger, (inputs, y) = Tagger(0.0), text()
+    y, ids, mask = y.clamp_min(0), inputs["input_ids"], inputs["attention_mask"]
+    expected = run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1).loss
+    for given, where in (((ids, mask), 1), ({"input_ids": ids}, lambda _: mask)):
+        torch.testing.assert_close(
+            run(tagger, CrossEntropy(), {"x": given, "y": y}, classes=-1, mask=where).loss, expected
+        )
+    assert run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask=None).loss != expected
+    with pytest.raises(
+        ValueError, match=r"mask='real' is no tensor among the inputs \['input_ids', 'attention_mask'\]"
+    ):
+        run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask="real")
+    with pytest.raises(ValueError, match=r"mask of the places, \(4, 4\), does not fit.*\(4, 3, 5\).*mask=None"):
+        run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask=lambda _: mask[:, 1:])
+
+
+X, Y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+WRONG = {
+    "no label": (
+        CrossEntropy(),
+        Y - 100,
+        {},
+        ValueError,
+        r"from -100 to -98; a value that means 'no label'.*ignore_index",
+    ),
+    "a class": (CrossEntropy(), Y, {"ignore_index": 2}, ValueError, r"ignore_index=2 is also one of the classes 0..2"),
+    "float classes": (
+        CrossEntropy(),
+        Y.float(),
+        {},
+        TypeError,
+        r"integers, or probabilities.*\(4, 3\); got torch.float32",
+    ),
+    "bool classes": (CrossEntropy(), Y > 0, {}, TypeError, "labels must be integers, got torch.bool"),
+    "one-hot": (CrossEntropy(), F.one_hot(Y), {}, ValueError, r"\(4, 3\), which need labels of shape \(4,\); one-hot"),
+    "a column": (CrossEntropy(), Y[:, None], {}, ValueError, r"labels of shape \(4, 1\) do not fit"),
+    "many-hot": (CrossEntropy(), torch.ones(4, 3), {}, ValueError, r"sum to 1 over the 3 classes, got a sum of 3"),
+    "negative": (
+        CrossEntropy(),
+        torch.tensor([[2.0, -1.0, 0.0]] * 4),
+        {},
+        ValueError,
+        r"\[0, 1\], got values from -1 to 2",
+    ),
+    "weights": (CrossEntropy(weight=[1.0, 2.0]), Y, {}, ValueError, r"2 class weights for 3 outputs: \(1.0, 2.0\)"),
+    "out of range": (BinaryCrossEntropy(), torch.full((4, 3), 1.5), {}, ValueError, "multi-label targets.*1.5 to 1.5"),
+    "not many": (BinaryCrossEntropy(), Y, {}, ValueError, r"\(4, 3\), got \(4,\); for one class.*CrossEntropy"),
+    "values": (SquaredError(), torch.ones(4, 2), {}, ValueError, r"\(4, 3\), got \(4, 2\)"),
+    "axis": (CrossEntropy(), Y, {"classes": 2}, ValueError, r"classes must be 1 for outputs"),
+    "index": (CrossEntropy(), Y, {"ignore_index": "none"}, TypeError, "ignore_index must be an int"),
+}
+
+
+@pytest.mark.parametrize(("objective", "y", "options", "error", "message"), WRONG.values(), ids=WRONG)
+def test_labels_that_do_not_fit_are_told(objective, y, options, error, message):
+    with pytest.raises(error, match=message):
+        run(quiet(), objective, {"x": X, "y": y}, **options)
+
+
+def test_other_mistakes():
+    tagger, (inputs, y) = Tagger(), text()
+    with pytest.raises(
+        ValueError, match=r"labels of shape \(4, 5\).*\(4, 5, 3\), which need.*\(4, 3\); if the last.*classes=-1"
+    ):
+        run(tagger, CrossEntropy(), {"x": inputs, "y": y}, ignore_index=IGNORED, mask=None)
+    rows = {"unlabeled": inputs, "index": torch.arange(4)}
+    with pytest.raises(ValueError, match="temporal ensembling keeps one output"):
+        run(tagger, TemporalEnsembling(4, CLASSES), rows, **TOKENS)
+    with pytest.raises(ValueError, match="weight must be zero or more"):
+        CrossEntropy(weight=[-1.0])

@@ -106,8 +106,11 @@ def test_train_on_ones_own_data_answers_with_a_second_run(own, capsys):
     assert torch.equal(run.split.labeled, baseline.split.labeled)
     assert answer.error_percent == pytest.approx(run.result["test_error_percent"])
     assert answer.baseline_error_percent == pytest.approx(baseline.result["test_error_percent"])
-    assert main(["train", "first", *own, "--method", "vat", "--force"]) == 0  # the answer does not keep it from that
+    assert (
+        main(["train", "first", *own, "--method", "vat", "--force"]) == 0
+    )  # seed 0 now, so that baseline is another one
     assert read_answer(Path("runs/first/answer.json")).method == "vat"
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["first", "first-baseline", "first-baseline-2"]
     assert main(["report", "runs", "-o", "page.html"]) == 0
     assert "do the unlabeled images help?" in Path("page.html").read_text()
 
@@ -128,7 +131,7 @@ def test_a_resumed_baseline_answers_for_its_run(own, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "train", stopped)
+        patched.setattr(module.Cell, "run", stopped)
         assert main(["train", "first", *own, "--method", "pi"]) == 130
     run = RunDirectory.open(Path("runs/first"))
     assert run.finished  # nothing of it is lost

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import sys
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -23,14 +25,13 @@ from advdrop.lab.engine.evaluate import outputs
 from advdrop.lab.engine.jobs import Cell
 from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import train
-from advdrop.lab.engine.rundir import RunDirectory, RunError
+from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
 from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed
 from advdrop.lab.report.statistics import paired_images
 
-SUFFIX = "-baseline"
+SUFFIX = re.compile(r"-baseline(-\d+)?$")
 """The end of the name of a run that learns from the labels alone, beside the run that it is compared with."""
 LARGEST = 96
 """Pixels of the longer side of a small picture."""
@@ -99,51 +100,48 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
     )
 
 
-def answer_for(path: Path, data: DataSet | None = None, force: bool = False, progress: bool = True) -> Answer | None:
+def answer_for(path: Path, data: DataSet | None = None, progress: bool = True) -> Answer | None:
     """Return whether the unlabeled images helped in a finished run, and write the answer to its directory.
 
     A second run, ``RUN-baseline``, learns from the labels alone, with the same settings and the same seed. It is
     trained here, resumed, or read if it is finished. The cost is that training: less than that of the run. There is no
     answer if the run used no unlabeled images, and for several devices.
     """
-    if path.name.endswith(SUFFIX) and (whole := path.with_name(path.name.removesuffix(SUFFIX))).exists():
-        path = whole  # its baseline was resumed
-    run = RunDirectory.open(path)
+    whole = path.with_name(re.sub(SUFFIX, "", path.name))
+    run = RunDirectory.open(whole if whole.exists() else path)  # the baseline of a run may have been resumed
     config = run.config
     several = config.engine.devices * config.engine.nodes > 1
-    if several or not uses_unlabeled(config) or not (count := unlabeled_images(run.split)):
+    if several or not uses_unlabeled(config) or not (many := unlabeled_images(run.split)):
         return None
     if data is None:
         data = load(config.dataset, config.data_dir, download=False, progress=False)
     alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0})
-    cell = Cell("baseline", config.model_copy(update={"method": BASELINE, "objective": alone}), _beside(path))
+    cell = baseline_of(run, config.model_copy(update={"method": BASELINE, "objective": alone}))
     if progress and not cell.finished:
         longest = duration(run.result["seconds"])
         print(
-            f"do the {count:,} unlabeled images help? Training again with the labels alone, which takes less than "
+            f"do the {many:,} unlabeled images help? Training again with the labels alone, which takes less than "
             f"{longest} (--no-baseline leaves it out) ...",
             file=sys.stderr,
             flush=True,
         )
-    if force or not cell.there:
-        train(cell.config, cell.path, force=force, data=data, progress=progress)
-    else:
-        checked(cell).run(data, progress=progress)
+    cell.run(data, progress=progress)
     answer = answer_of([(RunDirectory.open(cell.path), run)], data, progress)
     if answer:
-        write_text(path / FILE, answer.model_dump_json(indent=1) + "\n")
+        write_text(run.path / FILE, answer.model_dump_json(indent=1) + "\n")
     return answer
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}{SUFFIX}")
-
-
-def checked(cell: Cell) -> Cell:
-    """Return the cell, or raise an error if its directory has a run of another configuration."""
-    if cell.path.exists() and (different := RunDirectory.open(cell.path).config.differences(cell.config)):
-        raise RunError(f"{cell.path} is a run with another {', '.join(different)}; delete it or choose another --out")
-    return cell
+def baseline_of(run: RunDirectory, config: RunConfig) -> Cell:
+    """Return the baseline of a run: the one that is there, or else one with a name that is free."""
+    for number in count(1):
+        path = run.path.with_name(f"{run.path.name}-baseline{f'-{number}' if number > 1 else ''}")
+        if not path.exists():
+            break
+        there = RunDirectory.open(path)
+        if not there.config.differences(config) and there.split.dataset == run.split.dataset:
+            break
+    return Cell(path.name, config, path)
 
 
 def predicted(run: RunDirectory, data: DataSet) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from advdrop.lab.cli.answer import answer_of, checked, is_own
+from advdrop.lab.cli.answer import answer_of, is_own
 from advdrop.lab.cli.options import Compare
 from advdrop.lab.cli.report import refuse_foreign
 from advdrop.lab.cli.train import config_of, dataset_of, values_of
@@ -21,7 +21,7 @@ from advdrop.lab.engine.devices import resolve_auto, resumed_config
 from advdrop.lab.engine.jobs import Cell, Jobs, Outcome, Result, jobs_of, run_cells
 from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import StoppedError, estimate, split_of
-from advdrop.lab.engine.rundir import RunDirectory
+from advdrop.lab.engine.rundir import RunDirectory, RunError
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
 from advdrop.lab.report.answer import BASELINE, FILE, Answer, with_answers
@@ -97,6 +97,13 @@ def only_terms(values: Mapping[str, Any], method: str, methods: Sequence[str]) -
             own = {term: options for term, options in terms.items() if term not in others}
             return {**values, "objective": {**objective, "terms": own}}
     return dict(values)
+
+
+def checked(cell: Cell) -> Cell:
+    """Return the cell, or raise an error if its directory has a run of another configuration."""
+    if cell.path.exists() and (different := RunDirectory.open(cell.path).config.differences(cell.config)):
+        raise RunError(f"{cell.path} is a run with another {', '.join(different)}; delete it or choose another --out")
+    return cell
 
 
 def print_plan(

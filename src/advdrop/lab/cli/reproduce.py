@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from advdrop.lab.cli.answer import checked
-from advdrop.lab.cli.compare import print_plan
+from advdrop.lab.cli.compare import checked, print_plan
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.sources import load

@@ -57,7 +57,7 @@ def run_train(options: Train) -> int:
             flush=True,
         )
         wanted = is_own(RunDirectory.open(path).config.dataset) if options.baseline is None else options.baseline
-        if wanted and (answer := answer_for(path, data, options.force, not options.quiet)):
+        if wanted and (answer := answer_for(path, data, not options.quiet)):
             print(answer.text)
     return 0
 

@@ -14,7 +14,7 @@ from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
 from advdrop.lab.report.answer import answer_in_words, counts, question
-from advdrop.lab.report.charts import STYLE
+from advdrop.lab.report.charts import STYLE, Figure
 from advdrop.lab.report.collect import LOOSE, Results
 from advdrop.lab.report.commands import more_seeds
 from advdrop.lab.report.figures import confusion_figure, figures, overviews
@@ -30,6 +30,7 @@ from advdrop.lab.report.sections import (
 from advdrop.lab.report.studies import Study, study_sections
 from advdrop.lab.report.tables import plain
 from advdrop.lab.report.text_table import visible
+from advdrop.lab.report.verdict import seed_lines
 
 COLUMNS = [
     *("suite", "protocol", "preset", "column", "row", "method", "dataset", "labels", "seed", "updates"),
@@ -64,6 +65,7 @@ def page(results: Sequence[Results], studies: Sequence[Study] = (), title: str |
         counts=counts,
         loose=LOOSE,
         one_seed=one_seed,
+        seeds=seeds,
         more_seeds=more_seeds,
         confusion=confusion_figure,
         confusions=confusions,
@@ -79,6 +81,13 @@ def answered(results: Results) -> list[str]:
     if results.suite.key != LOOSE:
         return in_words(results)[:1]
     return [text for text in [answer_in_words(results)] if text]
+
+
+def seeds(results: Results) -> list[Figure]:
+    """Return a figure for each column in which rows are compared with several seeds."""
+    several = {comparison.column for comparison in results.comparisons if comparison.found.n > 1}
+    drawn = [seed_lines(results, column) for column in results.columns if column in several]
+    return [figure for figure in drawn if figure]
 
 
 def one_seed(results: Results) -> bool:

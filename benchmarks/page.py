@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy
+import choosing
 import depth
 import engine
 import flips
@@ -24,16 +25,24 @@ import search
 import step
 from advdrop.lab.records.measurement import measurements
 from advdrop.lab.report.charts import standalone
-from advdrop.lab.report.collect import Results, collect
+from advdrop.lab.report.collect import collect
 from advdrop.lab.report.figures import overview
 from advdrop.lab.report.formats import main_table, markdown
 from advdrop.lab.report.sections import in_words
 from advdrop.lab.report.studies import studies_of
 from advdrop.lab.report.tables import plain
+from choosing import short
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md", "docs/does-it-help.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/reproduction.md",
+    "docs/figures.md",
+    "docs/does-it-help.md",
+    "docs/choosing.md",
+)
 IMAGES = ROOT / "docs/images"
 
 Rows = list[dict[str, Any]]
@@ -57,12 +66,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
 }
 
 
-def short(results: Path) -> Results:
-    """Return Table 1 of the protocol that was run most."""
-    [found] = [table for table in collect([results / "table1"]) if table.protocol == "short"]
-    return found
-
-
 def in_short(results: Path) -> str:
     """Return the answer of Table 1: three sentences and a figure."""
     table = short(results)
@@ -73,6 +76,7 @@ def in_short(results: Path) -> str:
 
 MADE: dict[str, Callable[[Path], str]] = {
     "answer": in_short,
+    "choosing": choosing.decisions,
     "table1": lambda results: f"{main_table(short(results))}\n",
     "ledger": lambda results: markdown(collect([results])),
     "studies": lambda results: markdown([], studies_of(measurements(results))),

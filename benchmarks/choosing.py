@@ -66,8 +66,8 @@ def decisions(results: Path) -> str:
             "`vadd-qe` or `pi`, and check the answer at the end",
             f"MNIST, 1,000 labels: {errors(table1, '1000', ('dropout', 'pi', 'vadd-qe', 'vat'))}. Digits, 100 labels: "
             f"dropout {digits['dropout']:.1f} %, pi {digits['pi']:.1f} %, vadd-qe {digits['vadd-qe']:.1f} %. "
-            f"Fashion-MNIST, 200 labels, {splits} split{'s' if splits > 1 else ''}: {fashion[harm.BASELINE]:.1f} % with "
-            f"the labels alone, {fashion[harm.OURS]:.1f} % with VAdD",
+            f"Fashion-MNIST, 200 labels, {splits} split{'s' if splits > 1 else ''}: {fashion[harm.BASELINE]:.1f} % "
+            f"with the labels alone, {fashion[harm.OURS]:.1f} % with VAdD",
         ],
         [
             "images, all with labels",

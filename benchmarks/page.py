@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy
+import choosing
 import depth
 import engine
 import flips
@@ -24,16 +25,24 @@ import search
 import step
 from advdrop.lab.records.measurement import measurements
 from advdrop.lab.report.charts import standalone
-from advdrop.lab.report.collect import Results, collect
+from advdrop.lab.report.collect import collect
 from advdrop.lab.report.figures import overview
 from advdrop.lab.report.formats import main_table, markdown
-from advdrop.lab.report.sections import HELD, REVERSED, UNKNOWN, verdicts
+from advdrop.lab.report.sections import in_words
 from advdrop.lab.report.studies import studies_of
 from advdrop.lab.report.tables import plain
+from choosing import short
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md", "docs/does-it-help.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/reproduction.md",
+    "docs/figures.md",
+    "docs/does-it-help.md",
+    "docs/choosing.md",
+)
 IMAGES = ROOT / "docs/images"
 
 Rows = list[dict[str, Any]]
@@ -57,47 +66,17 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
 }
 
 
-def short(results: Path) -> Results:
-    """Return Table 1 of the protocol that was run most."""
-    [found] = [table for table in collect([results / "table1"]) if table.protocol == "short"]
-    return found
-
-
-def answer(results: Results) -> list[str]:
-    """Return three sentences: the first comparison, the number of verdicts, and the distance to the paper."""
-    column, one, other, found, _ = results.comparisons[0]
-    names, where = results.suite.rows, results.suite.columns[column].name
-    first = (
-        f"With {where}, the test error of {names[one].name} is {found.difference.words(f'that of {names[other].name}')}"
-    )
-    if found.detectable is not None and not found.difference.seen:
-        first += f": with {found.n} seeds, a difference below {found.detectable:.2f} cannot be seen"
-    said = verdicts(results)
-    held, turned, unknown = (len(said.get(heading, ())) for heading in (HELD, REVERSED, UNKNOWN))
-    which = "; ".join(line.split(":")[0] for line in said.get(HELD, ())) or "none"
-    known = [entry.gap for entry in results.entries.values() if entry.gap is not None]
-    higher = sum(gap.seen and gap.mean > 0 for gap in known)
-    lengths = [choice for choice in results.deviations if choice.key == "training.updates"]
-    after = [f", after {int(choice.here):,} updates instead of {int(choice.paper):,}" for choice in lengths]
-    return [
-        f"{first}.",
-        f"Of {held + turned + unknown} claims that one method has a lower error than another, {held} held ({which}), "
-        f"{turned} turned out the other way round, and {unknown} are not known yet.",
-        f"Of {len(known)} errors that the paper has as well, {higher} are higher here by more than their 95 % "
-        f"interval{''.join(after)}.",
-    ]
-
-
 def in_short(results: Path) -> str:
     """Return the answer of Table 1: three sentences and a figure."""
     table = short(results)
     described = "Test errors of each method in the paper and here: mean and standard deviation."
-    sentences = " ".join(plain(sentence) for sentence in answer(table))
+    sentences = " ".join(plain(sentence) for sentence in in_words(table))
     return f"## In short\n\n{sentences}\n\n![{described}](images/{table.name}.svg)\n"
 
 
 MADE: dict[str, Callable[[Path], str]] = {
     "answer": in_short,
+    "choosing": choosing.decisions,
     "table1": lambda results: f"{main_table(short(results))}\n",
     "ledger": lambda results: markdown(collect([results])),
     "studies": lambda results: markdown([], studies_of(measurements(results))),

@@ -217,14 +217,15 @@ def table(rows: list[dict[str, Any]], cases: list[Case] = SHOWN) -> str:
     """The table of the README."""
     cells = {(Case(r["network"], r["batch"], r["layout"]), r["method"]): r for r in rows}
     shown = [case for case in cases if any(case == known for known, _ in cells)]
-    text = "| step | " + " | ".join(f"{case.network}, batch {case.batch}" for case in shown) + " |\n"
-    text += "|---|" + "---|" * len(shown) + "\n"
+    text = "| step | can use unlabeled images | "
+    text += " | ".join(f"{case.network}, batch {case.batch}" for case in shown) + " |\n"
+    text += "|---|---|" + "---|" * len(shown) + "\n"
     for method in dict.fromkeys(row["method"] for row in rows):
         if any((case, method) not in cells for case in shown):
             continue
         found = (cells[case, method] for case in shown)
         times = (f"{row['ratio_to_plain']:.2f}x ({row['median_ms']:.0f} ms)" for row in found)
-        text += f"| {method} | " + " | ".join(times) + " |\n"
+        text += f"| {method} | {'no' if method.startswith('plain') else 'yes'} | " + " | ".join(times) + " |\n"
     return text
 
 

@@ -63,6 +63,11 @@ def test_the_pages_build_without_a_warning(tmp_path):
     assert missing == []
 
 
+def test_the_gallery_has_every_figure_once_with_a_sentence():
+    shown = re.findall(r"!\[[^\]]{20,}\]\(images/([^)]+)\)\n\n(?=[A-Z])", (DOCS / "gallery.md").read_text())
+    assert sorted(shown) == sorted(path.name for path in (DOCS / "images").iterdir())
+
+
 def test_what_the_paper_is_called_here_exists():
     from advdrop import masks
     from advdrop.lab import models

@@ -16,8 +16,9 @@ import advdrop
 from advdrop.lab.cli.compare import results_table
 from advdrop.lab.cli.main import parse
 from advdrop.lab.report.collect import results_of
+from advdrop.lab.report.sections import in_words
 from ledger import run_of, suite_of
-from page import IMAGES, PAGES, TABLES, answer, filled, images
+from page import IMAGES, PAGES, TABLES, filled, images
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -74,7 +75,7 @@ def test_the_answer_is_three_sentences_with_the_numbers_of_the_table(tmp_path):
     runs = [run_of(suite, "vadd", seed, (40.0, error)) for seed, error in enumerate((4.0, 4.1, 4.2))]
     runs += [run_of(suite, "pi", seed, (40.0, error)) for seed, error in enumerate((6.0, 6.1, 6.3))]
     (results,) = results_of(runs, {suite.key: suite})
-    first, second, third = answer(results)
+    first, second, third = in_words(results)
     assert first == "With 20 labels, the test error of VAdD (KL) is lower than that of Π model by 2.03 ± 0.14."
     assert second == (
         "Of 2 claims that one method has a lower error than another, 1 held (VAdD (KL) below Π model, 20 labels), "
@@ -85,7 +86,7 @@ def test_the_answer_is_three_sentences_with_the_numbers_of_the_table(tmp_path):
         "after 40 updates instead of 1,000."
     )
     chance = [run_of(suite, row, seed, (40.0, 4.0 + seed * (row == "pi"))) for row in ("vadd", "pi") for seed in (0, 1)]
-    assert answer(*results_of(chance, {suite.key: suite}))[0].endswith(
+    assert in_words(*results_of(chance, {suite.key: suite}))[0].endswith(
         "which may be chance: with 2 seeds, a difference below 8.17 cannot be seen."
     )
 

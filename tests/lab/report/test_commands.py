@@ -8,7 +8,7 @@ import pytest
 from advdrop.lab.config.config import RunConfig, merged, overrides
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.commands import _as_yaml, commands, shell
+from advdrop.lab.report.commands import _as_yaml, commands, more_seeds, shell
 from ledger import EXAMPLES, SHAPE, loose_of, run_of
 
 
@@ -85,3 +85,17 @@ def test_a_shell_reads_the_word_as_it_was(name):
 @pytest.mark.parametrize("text", ["[", "&a [*a]", "!!timestamp x", "1", "cpu"])
 def test_a_setting_of_any_text_is_read_back(text):
     assert overrides([f"engine.accelerator={_as_yaml(text)}"]) == {"engine": {"accelerator": text}}
+
+
+def test_more_seeds_of_rows_with_the_same_settings_are_one_command(suite):
+    (found,) = results_of([loose_of("dropout"), loose_of("vadd-kl"), loose_of("pi", 3)])
+    what = "--dataset digits --labels 20 --preset robust --updates 40 --seeds 5"
+    assert more_seeds(found) == [f"advdrop compare --methods dropout,vadd-kl,pi {what}"]
+    runs = [run_of(suite, "pi"), run_of(suite, "vadd", column="all")]
+    assert more_seeds(table(suite, *runs), 7) == [
+        "advdrop reproduce small.yaml --protocol short --only pi,vadd --columns 20,all --seeds 7"
+    ]
+    authors = table(suite, run_of(suite, preset="authors"))
+    assert more_seeds(authors)[0].startswith(
+        "advdrop reproduce small.yaml --protocol short --preset authors --only vadd"
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from advdrop.lab.records.record import ERROR
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.figures import curves, figures, overview
+from advdrop.lab.report.figures import confusion_figure, curves, figures, overview, overviews
 from ledger import loose_of, run_of
 
 COST = " against training cost"
@@ -54,19 +54,39 @@ def test_rows_keep_their_color_whether_the_others_were_run_or_not(suite):
 def test_a_chart_with_nothing_in_it_is_left_out(suite):
     found = figures(table(suite, run_of(suite, "pi"), run_of(suite, "dropout")))
     assert [figure.title for figure in found] == [
-        "Test error in the paper and here, 20 labels, protocol short",
         "Test error, 20 labels",
         "Test error against training cost, 20 labels",
     ]
-    assert found[1].svg.index(">Dropout<") < found[1].svg.index(">Π model<")
-    assert "VAdD" not in found[1].svg
-    assert found[1].note == ""
+    assert found[0].svg.index(">Dropout<") < found[0].svg.index(">Π model<")
+    assert "VAdD" not in found[0].svg
+    assert found[0].note == ""
+
+
+def test_the_first_chart_is_that_of_the_errors_in_each_column_that_was_run(suite):
+    drawn = overviews(table(suite, run_of(suite, "pi"), run_of(suite, "pi", column="all")))
+    assert [figure.title for figure in drawn] == [
+        "Test error in the paper and here, 20 labels, protocol short",
+        "Test error, All labels",  # the paper has none of these
+    ]
+
+
+def test_the_cost_of_one_row_alone_is_not_drawn(suite):
+    assert [figure.title for figure in figures(table(suite, run_of(suite, "pi")))] == ["Test error, 20 labels"]
+    assert figures(table(suite, run_of(suite, "pi", 0, (None, 10.0)))) == []  # one point is no curve
+
+
+@pytest.mark.parametrize(
+    ("flips", "drawn"), [([3.0, 3.0, 3.0, 3.0], 0), ([3.0, 3.01, 3.0, 3.0], 0), ([3.0, 3.0, 3.0, 4.0], 1)]
+)
+def test_a_constant_is_not_drawn(suite, flips, drawn):
+    results = table(suite, searched(run_of(suite, "vadd"), **{"search_vadd-kl_flips": flips}))
+    assert sum("Flipped" in figure.title for figure in figures(results)) == drawn
 
 
 def test_what_the_search_did_is_drawn_where_it_was_written_down(suite):
     metrics = {"search_vadd-kl_flips": [None, 3.0, 4.0, 5.0], "search_vadd-kl_budget_share": [None, 0.3, 0.4, 0.5]}
     results = table(suite, searched(run_of(suite, "vadd"), **metrics), run_of(suite, "pi"))
-    assert [figure.title for figure in figures(results)][3:] == [
+    assert [figure.title for figure in figures(results)][2:] == [
         "Flipped units over time, 20 labels",
         "Share of the budget over time, 20 labels",
     ]
@@ -81,7 +101,7 @@ def test_the_cost_of_a_curve_is_that_of_its_row(suite):
         run_of(suite, "pi", 0, (40.0, 10.0), milliseconds_per_update=60_000.0),
         run_of(suite, "dropout", 0, (40.0, 10.0), milliseconds_per_update=30_000.0),
     ]
-    cost = figures(table(suite, *runs))[2]
+    cost = figures(table(suite, *runs))[1]
     # 40 minutes for Π, 20 for dropout: half the way across, from the left edge of the axes.
     first, second = (
         float(x) for x in re.findall(r'<use href="[^"]+" x="([\d.]+)" y="[\d.]+" style="fill', cost.svg)[:2]
@@ -92,22 +112,22 @@ def test_the_cost_of_a_curve_is_that_of_its_row(suite):
 
 
 def test_a_band_is_explained(suite):
-    runs = [run_of(suite, "vadd", 0, (40.0, 10.0)), run_of(suite, "vadd", 1, (44.0, 10.0))]
-    _, errors, cost = figures(table(suite, *runs))
+    runs = [run_of(suite, "vadd", 0, (40.0, 10.0)), run_of(suite, "vadd", 1, (44.0, 10.0)), run_of(suite, "pi")]
+    errors, cost = figures(table(suite, *runs))
     assert errors.note == "Bands: one standard deviation over seeds."
     assert cost.note == f"Minutes of training on the machine of the record. {errors.note}"
 
 
 def test_an_error_of_zero_is_drawn_on_a_plain_axis(suite):
-    _, errors, _ = figures(table(suite, run_of(suite, "vadd", 0, (40.0, 20.0, 0.0))))
+    (errors,) = figures(table(suite, run_of(suite, "vadd", 0, (40.0, 20.0, 0.0))))
     assert errors.svg.count(">0</text>") == 2
     assert "VAdD (KL) ends at 0." in errors.svg
 
 
 def test_each_column_has_its_charts(suite):
-    found = figures(table(suite, run_of(suite, "vadd"), run_of(suite, "vadd", column="all")))
-    titles = [figure.title for figure in found]
-    assert titles[1:] == [f"Test error{kind}, {c}" for c in ("20 labels", "All labels") for kind in ("", COST)]
+    runs = [run_of(suite, row, column=column) for row in ("vadd", "pi") for column in ("20", "all")]
+    titles = [figure.title for figure in figures(table(suite, *runs))]
+    assert titles == [f"Test error{kind}, {c}" for c in ("20 labels", "All labels") for kind in ("", COST)]
 
 
 def test_runs_of_no_suite_have_charts_as_well():
@@ -125,4 +145,38 @@ def test_the_overview_has_both_numbers_of_each_row(suite):
         "VAdD (KL): paper none, here 10.00",
     ):
         assert said in found.svg
-    assert found.note == "Mean and standard deviation. 40 updates."
+    assert found.note == "One seed. 40 updates."
+
+
+def dots(svg):
+    """The places of the small dots, one for each seed."""
+    return [
+        (float(x), float(y))
+        for x, y in re.findall(r'<use href="#[^"]+" x="([\d.]+)" y="([\d.]+)" style="[^"]*0\.6', svg)
+    ]
+
+
+def test_each_seed_is_a_dot_below_its_mean():
+    errors = {0: 4.0, 1: 6.0, 2: 14.0}
+    runs = [loose_of("pi", seed, (40.0, error)) for seed, error in errors.items()] + [
+        loose_of("dropout", 0, (40.0, 8.0))
+    ]
+    (results,) = results_of(runs)
+    drawn = overview(results, "runs")
+    assert drawn.note == "Mean and standard deviation; each small dot is a seed. 40 updates."
+    assert "pi: 8.00 ± 5.29; dropout: 8.00" in drawn.svg
+    found = dots(drawn.svg)
+    assert len(found) == 3  # the row with one seed has only its mean
+    (a, _), (b, _), (c, _) = found
+    assert (c - a) / (b - a) == pytest.approx(5.0, abs=0.01)
+    assert len({y for _, y in found}) == 1
+
+
+def test_a_confusion_matrix_has_the_shares_of_each_class(answer):
+    drawn = confusion_figure(answer)
+    said = re.search('aria-label="([^"]*)"', drawn.svg)[1]
+    assert said == (
+        "What vadd-qe predicts. cat as cat 75 %; cat as dog 25 %; dog as dog 100 %."  # 3 and 1 of 4, and 6 of 6
+    )
+    assert re.findall(r">([\d<]+)</text>", drawn.svg) == ["75", "25", "100"]
+    assert drawn.note == "Percent of the test images of each class over 2 seeds. Blue is right, orange is wrong."

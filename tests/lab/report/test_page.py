@@ -1,9 +1,11 @@
+import re
 from html.parser import HTMLParser
 
 import pytest
 
 import advdrop
 from advdrop.lab.records.record import ERROR
+from advdrop.lab.report.answer import with_answers
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import anchor, page
 from advdrop.lab.report.statistics import p_value
@@ -70,13 +72,26 @@ def evil(tmp_path):
     return tables(suite, *runs, *loose)
 
 
-@pytest.mark.parametrize("name", ["results", "evil"])
+@pytest.fixture
+def answered(answer):
+    """A table of runs of one's own data with hostile names, and its answer."""
+    runs = [loose_of(m, seed, dataset=f"{EVIL}.npz") for m in ("dropout", "vadd-qe") for seed in (0, 1)]
+    names = {"classes": (EVIL, "dog"), "method": EVIL, "baseline": EVIL}
+    changed = tuple(one.model_copy(update={"truth": EVIL, "before": EVIL, "now": EVIL}) for one in answer.changed)
+    given = names | {"changed": changed, "records": tuple(run.digest for run in runs)}
+    return with_answers(results_of(runs), [answer.model_copy(update=given)])
+
+
+@pytest.mark.parametrize("name", ["results", "evil", "answered"])
 def test_the_page_loads_nothing_and_runs_nothing(name, request):
     text = page(request.getfixturevalue(name))
     found = Page(text)
-    assert not {"script", "img", "iframe", "object", "embed", "base", "form"} & set(found.tags)
+    assert not {"script", "iframe", "object", "embed", "base", "form"} & set(found.tags)
     assert [attribute for _, attribute, _ in found.attributes if attribute.startswith("on")] == []
-    assert not found.values("src")
+    assert all(
+        tag == "img" and value.startswith("data:image/png;base64,") for tag, n, value in found.attributes if n == "src"
+    )
+    assert len(found.values("src")) == (2 if name == "answered" else 0) == found.tags.count("img")
     assert {tag for tag, name, _ in found.attributes if name == "style"} <= {"path", "text", "use", "image"}
     assert all(href == "data:," or href.startswith("#") for href in found.values("href"))
     assert "http://" not in text
@@ -187,11 +202,8 @@ def test_parts_with_nothing_to_say_are_left_out(suite):
     found = Page(page(tables(suite, run_of(suite, "vadd", column="all", protocol="paper"))))
     assert found.text("h3") == [
         "What is not known yet",
-        "At equal cost",
+        "Curves",
         "Run it again",
-        "Figures",
-        "Configurations",
-        "Records",
     ]
     assert not any("Bold as in the paper" in text for text in found.text("p"))
     assert any("Marked: the lowest mean here." in text for text in found.text("p"))
@@ -227,7 +239,7 @@ def test_a_row_is_measured_when_a_column_of_it_is(suite):
 def test_an_unmeasured_curve_is_a_page_as_well(suite):
     record = run_of(suite, "vadd", 0, (None, None, 10.0))
     assert record.curve[ERROR][0] is None
-    assert Page(page(tables(suite, record))).tags.count("figure") == 3
+    assert Page(page(tables(suite, record))).tags.count("figure") == 1  # one point is no curve
 
 
 @pytest.mark.parametrize(
@@ -236,3 +248,86 @@ def test_an_unmeasured_curve_is_a_page_as_well(suite):
 )
 def test_a_p_value_is_never_zero(value, text):
     assert p_value(value) == text
+
+
+def tables_of_own(answer=None, seeds=3, labels=20):
+    rows = (("dropout", 10.0), ("pi", 9.0), ("vadd-qe", 8.0))
+    runs = [loose_of(m, seed, (40.0, error + seed), labels=labels) for m, error in rows for seed in range(seeds)]
+    digests = tuple(run.digest for run in runs if run.method != "pi")
+    return with_answers(results_of(runs), [answer.model_copy(update={"records": digests})] if answer else [])
+
+
+def test_the_first_screen_asks_answers_and_counts(answer):
+    found = Page(page(tables_of_own(answer)))
+    assert found.text("h1") == found.text("title") == ["digits, 20 labels: do the unlabeled images help?"]
+    assert "h2" not in found.tags
+    (sentence,) = (text for text in found.text("p") if text.startswith("The 1,600 unlabeled images helped"))
+    assert sentence == answer.text.replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
+    assert list(zip(found.text("b")[:3], found.text("li")[:3], strict=True)) == [
+        ("200", "labeled images"),
+        ("1,600", "unlabeled images"),
+        ("5", "test images"),
+    ]
+    assert found.text("th")[:7] == ["Method", "test error %", "seeds", "ms per update", "dropout", "pi", "vadd-qe"]
+    order = [found.tags.index(tag) for tag in ("h1", "svg", "table", "img", "details")]
+    assert order == sorted(order)
+    assert found.text("h3")[:3] == ["Predictions that changed", "Confusion matrix", "Curves"]
+
+
+def test_pictures_say_what_is_right_now_and_what_is_wrong(answer):
+    found = Page(page(tables_of_own(answer)))
+    assert found.text("figcaption")[1:6] == [
+        "now right",
+        "before: dog",
+        "now wrong:",
+        "cat",
+        found.text("figcaption")[5],
+    ]
+    assert found.values("alt") == ["A test image of the class cat", "A test image of the class dog"]
+    assert any("Right only with vadd-qe: 2 of 5 test images." in " ".join(text.split()) for text in found.text("p"))
+
+
+def test_many_classes_have_a_list_of_mistakes_instead_of_a_matrix(answer):
+    count = 13
+    square = tuple(
+        tuple(7 * (row == column) + (row == 0 and column == 5) for column in range(count)) for row in range(count)
+    )
+    many = answer.model_copy(update={"classes": tuple(f"kind {n}" for n in range(count)), "confusion": square})
+    found = Page(page(tables_of_own(many)))
+    assert "The most frequent mistakes" in found.text("h3")
+    assert "Confusion matrix" not in found.text("h3")
+    assert found.text("th")[7:11] == ["true class", "vadd-qe predicts", "test images", "kind 0"]
+    assert found.text("td")[9:11] == ["kind 5", "1"]
+
+
+def test_records_alone_make_a_page_with_an_answer_over_seeds():
+    found = Page(page(tables_of_own()))
+    assert "3 seeds are too few to tell whether the unlabeled images help: 9.0\u00a0% errors" in found.text("p")[0]
+    assert "img" not in found.tags
+    assert "Confusion matrix" not in found.text("h3")
+
+
+def test_one_seed_proves_nothing_and_five_seeds_are_one_command():
+    found = Page(page(tables_of_own(seeds=1)))
+    assert found.text("strong") == ["One seed proves nothing."]
+    what = "--dataset digits --labels 20 --preset robust --updates 40 --seeds 5"
+    assert found.text("pre")[0] == f"advdrop compare --methods dropout,pi,vadd-qe {what}"
+    assert "One seed proves nothing." not in Page(page(tables_of_own(seeds=2))).text("strong")
+
+
+def test_no_table_of_dashes_appears(suite, results):
+    for tables in (results, tables_of_own(seeds=1), tables_of_own(seeds=2)):
+        text = page(tables)
+        for table in re.findall("<table>.*?</table>", text, flags=re.DOTALL):
+            heads = re.findall('<th scope="col">', table)
+            rows = [re.findall("<td[^>]*>(.*?)</td>", row, flags=re.DOTALL) for row in table.split("<tr>")[2:]]
+            for column in zip(*rows, strict=True):
+                assert {*column} != {"–"}, table
+            assert heads
+
+
+def test_statistics_are_folded_and_come_after_the_curves(results, answer):
+    for tables in (results, tables_of_own(answer)):
+        found = Page(page(tables))
+        assert found.text("summary")[0] == "Statistics, and how to run it again"
+        assert found.text("h3").index("Curves") < found.text("h3").index("Method against method, seed by seed")

@@ -1,6 +1,6 @@
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.sections import HELD, REVERSED, UNKNOWN, verdicts
-from ledger import run_of
+from advdrop.lab.report.sections import HELD, REVERSED, UNKNOWN, Cell, Table, confusions, in_words, sections, verdicts
+from ledger import loose_of, run_of
 
 
 def found(suite, vadd, pi):
@@ -29,3 +29,31 @@ def test_what_could_be_chance_or_was_not_run_is_not_known(suite):
     seen = found(suite, [4.0, 4.1], [])
     assert any(line.endswith("Π model, 20 labels: not run") for line in seen[UNKNOWN])
     assert list(seen) == ["What is not known yet"]
+
+
+def test_columns_of_dashes_are_left_out():
+    table = Table(["name", "a", "b", "c"], [["x", "–", "1", ""], ["y", "–", "–", Cell("–", "soft")]])
+    assert table.without_dashes.head == ["name", "b"]
+    assert [[cell.text for cell in row] for row in table.without_dashes.cells] == [["x", "1"], ["y", "–"]]
+    assert Table(["name", "a"], [["x", "–"]]).without_dashes.rows == []
+
+
+def test_runs_of_no_suite_have_their_errors_first_and_statistics_behind():
+    (results,) = results_of([loose_of("dropout", 0), loose_of("pi", 0)])
+    first, *others = sections(results)
+    assert first.table.head == ["Method", "test error %", "seeds", "ms per update"]
+    assert [[cell.text for cell in row] for row in first.table.cells] == [
+        ["dropout", "10.00", "1", "2"],
+        ["pi", "10.00", "1", "2"],
+    ]
+    assert not first.folded
+    assert all(part.folded for part in others)
+    assert [part.heading for part in others] == ["Run it again"]
+    assert in_words(results) == []  # no row of a loose table is compared unless it has adversarial dropout
+
+
+def test_the_most_frequent_mistakes_come_first(answer):
+    classes, counts = ("a", "b", "c"), ((9, 2, 5), (0, 9, 5), (1, 0, 9))
+    table = confusions(answer.model_copy(update={"classes": classes, "confusion": counts}))
+    assert table.head == ["true class", "vadd-qe predicts", "test images"]
+    assert table.rows == [["a", "c", "5"], ["b", "c", "5"], ["a", "b", "2"], ["c", "a", "1"]]

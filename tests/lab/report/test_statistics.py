@@ -16,6 +16,7 @@ from advdrop.lab.report.statistics import (
     judged,
     numbers,
     paired,
+    paired_images,
     t_power,
 )
 
@@ -284,3 +285,58 @@ def test_a_comparison_in_numbers():
     assert numbers(Paired(3, Difference(-6.1, 0.2484, 3)), 1e-5, ".3g", ".2g") == (
         "difference -6.1 ± 0.25, n = 3, p: < 0.001"
     )
+
+
+def counted(better, worse, images):
+    """The errors of one seed: so many images are right only with, so many only without."""
+    without = [True] * better + [False] * (images - better)
+    return paired_images([without], [[False] * better + [True] * worse + [False] * (images - better - worse)])
+
+
+def test_one_seed_is_mcnemars_test_with_continuity_correction():
+    images = 100_000  # so that t is the normal distribution
+    for better, worse in ((12, 2), (30, 45), (300, 100), (0, 9)):
+        found, z = counted(better, worse, images), stats.norm.ppf(0.975)
+        assert found.mean == pytest.approx(100 * (better - worse) / images)
+        assert found.margin == pytest.approx(100 * (z * math.sqrt(better + worse) + 1) / images, rel=1e-4)
+        corrected = (abs(better - worse) - 1) / math.sqrt(better + worse)
+        assert found.seen == (2 * stats.norm.sf(corrected) < 0.05)
+
+
+def test_it_claims_nothing_that_the_exact_test_does_not():
+    claims = 0
+    for better in range(36):
+        for worse in range(36 - better):
+            if counted(better, worse, 40).seen:
+                claims += 1
+                assert stats.binomtest(better, better + worse).pvalue < 0.05, (better, worse)
+    assert claims > 200
+
+
+def test_several_seeds_add_what_differs_between_them():
+    draw = np.random.default_rng(0)
+    without, given = draw.random((4, 300)) < 0.3, draw.random((4, 300)) < 0.2
+    found = paired_images(without.tolist(), given.tolist())
+    gained = without.astype(float) - given
+    a, b = (gained.mean(0) ** 2).sum() / 300**2, gained.mean(1).var(ddof=1) / 4
+    freedom = (a + b) ** 2 / (a**2 / 299 + b**2 / 3)
+    expected = stats.t.ppf(0.975, freedom) * math.sqrt(a + b) + 1 / 1200
+    assert found == (pytest.approx(100 * gained.mean()), pytest.approx(100 * expected), 4)
+
+
+def test_the_interval_covers_the_truth_over_other_images_and_seeds():
+    """Seeds and images both have effects of their own; 95 % of the intervals contain 0, or somewhat more."""
+    draw = np.random.default_rng(1)
+    images, seeds, covered, trials = 200, 4, 0, 300
+    for _ in range(trials):
+        hard = draw.beta(0.5, 2.0, images)  # of an image
+        luck = draw.normal(0.0, 0.05, (2, seeds, 1))  # of a seed, without and with
+        wrong = draw.random((2, seeds, images)) < np.clip(hard + luck, 0, 1)
+        covered += not paired_images(wrong[0].tolist(), wrong[1].tolist()).seen
+    assert covered / trials > 0.93
+
+
+def test_equal_predictions_have_the_smallest_interval():
+    same = [[True, False, False, False]] * 2
+    assert paired_images(same, same) == Difference(0.0, 12.5, 2)  # 100 / (2 · 4), for continuity
+    assert paired_images([[True]], [[False]]).margin > 100.0  # one image shows nothing

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from advdrop.lab.cli.answer import answer_of, is_own
 from advdrop.lab.cli.options import Compare
 from advdrop.lab.cli.report import refuse_foreign
 from advdrop.lab.cli.train import config_of, dataset_of, values_of
@@ -23,6 +24,7 @@ from advdrop.lab.engine.run import StoppedError, estimate, split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
+from advdrop.lab.report.answer import BASELINE, FILE, Answer, with_answers
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import page
 from advdrop.lab.report.text_table import table
@@ -48,7 +50,7 @@ def run_compare(options: Compare) -> int:
     errors = {key: outcomes[key] for key in cells if isinstance(outcomes[key], Exception)}
     if all(isinstance(errors.get(key), ValueError | TypeError) for key in cells):
         raise errors[next(iter(cells))]  # type: ignore[misc]  # nothing was trained
-    write_results(cells, outcomes)
+    write_results(cells, outcomes, answer_in(cells, data, not options.quiet))
     for number, (key, cell) in enumerate(cells.items(), start=1):
         if key in errors:
             print(f"advdrop: [{number}/{len(cells)}] {cell.name}: {errors[key]}", file=sys.stderr)
@@ -62,6 +64,9 @@ def cells_of(options: Compare, values: Mapping[str, Any], data: DataSet) -> dict
         raise ValueError(f"--methods has a method twice: {', '.join(methods)}")
     if doubled := {"method", "seed"} & overrides(options.set).keys():
         raise ConfigError(f"compare does not take --set {min(doubled)}; use --{min(doubled)}s")
+    if is_own(str(values["dataset"])) and BASELINE not in methods:
+        methods = [BASELINE, *methods]
+        print(f"{BASELINE}, which learns from the labels alone, is added to the methods", file=sys.stderr)
     configs: dict[Key, RunConfig] = {}
     for seed in range(options.seeds):
         for method in methods:
@@ -129,8 +134,16 @@ def print_plan(
     print(f"{len(left)} of {len(cells) + recorded} runs are left, {jobs}: about {total} in all")
 
 
-def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]) -> None:
-    """Write and print the table, and write the page of the finished runs."""
+def answer_in(cells: Mapping[Key, Cell], data: DataSet, progress: bool = True) -> Answer | None:
+    """Return whether the unlabeled images helped the last method, from the seeds that it and the baseline finished."""
+    *_, method = (method for method, _ in cells)
+    runs = [[cells.get((name, seed)) for name in (BASELINE, method)] for seed in sorted({seed for _, seed in cells})]
+    pairs = [[RunDirectory.open(cell.path) for cell in pair if cell is not None and cell.finished] for pair in runs]
+    return answer_of([(pair[0], pair[1]) for pair in pairs if len(pair) == 2], data, progress)
+
+
+def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome], answer: Answer | None = None) -> None:
+    """Write and print the table and the answer, and write the page of the finished runs."""
     results: dict[str, list[Result]] = {method: [] for method, _ in cells}
     for key in cells:
         if not isinstance(outcome := outcomes[key], Exception):
@@ -139,14 +152,19 @@ def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]) ->
     folder, config, seeds = first.path.parent, first.config, len(cells) // len(results)
     write_text(folder / "compare.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     written = "compare.json"
+    if answer:
+        write_text(folder / FILE, answer.model_dump_json(indent=1) + "\n")
+        written += f", {FILE}"
     if done := [record_of(RunDirectory.open(cell.path)) for cell in cells.values() if cell.finished]:
-        write_text(folder / "report.html", page(results_of(done)))
+        write_text(folder / "report.html", page(with_answers(results_of(done), [answer] if answer else [])))
         written += ", report.html"
     print(f"\n{Path(config.dataset).name}, {config.labels} labels, {seeds} seed{'s' if seeds > 1 else ''}\n")
     for cell in cells.values():
         if cell.finished and RunDirectory.open(cell.path).metrics()[-1].get("companion/collapsed"):
             print(f"{cell.name}: predictions for unlabeled images collapsed; from there only the labels were used")
     print(f"{results_table(results)}\n\nwritten to {folder}: {written} and a run directory for each run")
+    if answer:
+        print(f"\n{answer.text}")
 
 
 def results_table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

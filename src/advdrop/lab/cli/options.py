@@ -111,6 +111,12 @@ class Train(Recipe):
         None, "Terms that are added to the cross-entropy.", show_default="vadd-qe", autocompletion=_complete_method
     )
     seed: int | None = _what(None, "Seed of everything that is random.", show_default="0")
+    baseline: bool | None = _what(
+        None,
+        "Train again with the labels alone, and say whether the unlabeled images helped.",
+        "--baseline/--no-baseline",
+        show_default="for your own data",
+    )
     devices: int | None = _machine(None, "Number of processes on each machine. They share each batch.")
     nodes: int | None = _machine(None, "Number of machines.")
     force: bool = _option(False, "Replace the run of the same name.", "--force", panel="Files")

@@ -8,6 +8,7 @@ from advdrop.lab.cli.options import Report
 from advdrop.lab.files import write_text
 from advdrop.lab.records.measurement import measurements
 from advdrop.lab.records.record import RecordError
+from advdrop.lab.report.answer import answers_in, with_answers
 from advdrop.lab.report.collect import collect
 from advdrop.lab.report.formats import FORMATS, MARKER
 from advdrop.lab.report.studies import studies_of
@@ -25,7 +26,7 @@ def run_report(options: Report) -> int:
     """Show results in one file."""
     if options.out.suffix not in ENDINGS:
         raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}")
-    results = collect(options.results)
+    results = with_answers(collect(options.results), answers_in(options.results))
     studies = studies_of(found for path in options.results for found in measurements(path))
     if not results and not studies:
         where = ", ".join(map(str, options.results))

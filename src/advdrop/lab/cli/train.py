@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from advdrop.lab.choices import DATASETS
+from advdrop.lab.cli.answer import answer_for, is_own
 from advdrop.lab.cli.options import Recipe, Train
 from advdrop.lab.config.config import ConfigError, RunConfig, expanded, merged, overrides, read_yaml
 from advdrop.lab.config.recipes import recipe
@@ -28,6 +29,7 @@ LARGE_BATCH = 10_000
 
 def run_train(options: Train) -> int:
     """Train one network, or continue a run."""
+    data = None
     if options.resume is not None:
         path, result = options.resume, resume(options.resume, options)
     else:
@@ -51,8 +53,12 @@ def run_train(options: Train) -> int:
     if result:  # only the first of several processes has one
         print(
             f"test error {result['test_error_percent']:.2f} %  ({result['method']}, {result['labels']} labels of "
-            f"{result['dataset']}, {result['updates']:,} updates in {duration(result['seconds'])})\nwritten to {path}"
+            f"{result['dataset']}, {result['updates']:,} updates in {duration(result['seconds'])})\nwritten to {path}",
+            flush=True,
         )
+        wanted = is_own(RunDirectory.open(path).config.dataset) if options.baseline is None else options.baseline
+        if wanted and (answer := answer_for(path, data, not options.quiet)):
+            print(answer.text)
     return 0
 
 
@@ -71,7 +77,7 @@ def check_name(name: str) -> None:
 def resume(path: Path, options: Train) -> dict[str, Any]:
     """Continue a run with the configuration that it was started with."""
     given = [field.name for field in fields(options) if getattr(options, field.name) != field.default.default]  # type: ignore[union-attr]
-    if ignored := sorted({*given} - {"resume", "quiet", "data_dir"}):
+    if ignored := sorted({*given} - {"resume", "quiet", "data_dir", "baseline"}):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
         raise ValueError(f"--resume uses the configuration of the run; leave out {names}")
     config = RunDirectory.open(path).config

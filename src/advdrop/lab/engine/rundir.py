@@ -41,7 +41,7 @@ RESTART = "delete it to start the run again"
 MARK = "# advdrop run 1, seal "
 RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json")
 """The files whose digests are in ``result.json``."""
-FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "tensorboard"}
+FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "answer.json", "tensorboard"}
 """What a run directory holds, beside hidden files. One that holds anything else is never replaced."""
 MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""

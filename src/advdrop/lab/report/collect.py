@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.records.record import ERROR, Record, RecordError, is_measurement, is_record, read_record, record_of
 from advdrop.lab.report.statistics import Difference, Paired, Summary, gap, holm, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
+
+if TYPE_CHECKING:
+    from advdrop.lab.report.answer import Answer
 
 LOOSE = "(runs)"
 """The key of a table of runs that belong to no suite. No file of a suite can have this name."""
@@ -82,6 +85,7 @@ class Results:
     preset: str
     entries: Mapping[Place, Entry]
     deviations: Sequence[Choice] = ()  # from the paper's protocol and preset
+    answer: Answer | None = None  # whether the unlabeled images helped, if that was computed
 
     @property
     def name(self) -> str:
@@ -126,7 +130,8 @@ class Results:
         """Return the rows with the lowest mean of a column, to the two digits that are shown."""
         found = {row: self.entries[row, column].summary for row in self.suite.trained}
         means = {row: round(summary.mean, 2) for row, summary in found.items() if summary is not None}
-        return [row for row, mean in means.items() if mean == min(means.values())] if len(means) > 1 else []
+        lowest = [row for row, mean in means.items() if mean == min(means.values())]
+        return lowest if len(lowest) < len(means) else []
 
     def has_paper(self, column: str) -> bool:
         """Return True if the paper has numbers for a column."""

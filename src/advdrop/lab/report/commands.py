@@ -33,9 +33,18 @@ def commands(results: Results, row: str) -> list[str]:
 
 
 def _without_suite(results: Results, row: str) -> list[str]:
-    """Return one command for seeds from 0 on, or one for each seed, with all settings that are not the recipe's."""
-    records = results.of_row(row)
-    first, config = records[0], config_in(records[0])
+    """Return one command for seeds from 0 on, or one for each seed."""
+    records, what = results.of_row(row), settings(results, row)
+    method, seeds = records[0].method, [record.seed for record in records]
+    if seeds == list(range(len(seeds))):
+        return [shell(["advdrop", "compare", "--methods", method, *what, "--seeds", str(len(seeds))])]
+    return [shell(["advdrop", "train", "--method", method, *what, "--seed", str(seed)]) for seed in seeds]
+
+
+def settings(results: Results, row: str) -> list[str]:
+    """Return the options of a row that belongs to no suite: the data, and all settings that are not the recipe's."""
+    first = results.of_row(row)[0]
+    config = config_in(first)
     key = Key("runs", row, first.seed)
     recipe = results.suite.config(key, "own", config.preset, shape=first.shape, examples=first.examples)
     different = differences(recipe, config)
@@ -45,10 +54,23 @@ def _without_suite(results: Results, row: str) -> list[str]:
     for name, value in flat(config).items():
         if name in different or name.startswith(sections):
             what += ["--set", f"{name}={_as_yaml(value)}"]
-    seeds = [record.seed for record in records]
-    if seeds == list(range(len(seeds))):
-        return [shell(["advdrop", "compare", "--methods", first.method, *what, "--seeds", str(len(seeds))])]
-    return [shell(["advdrop", "train", "--method", first.method, *what, "--seed", str(seed)]) for seed in seeds]
+    return what
+
+
+def more_seeds(results: Results, seeds: int = 5) -> list[str]:
+    """Return the commands that run all rows with so many seeds: one for all rows that have the same settings."""
+    if results.suite.key != LOOSE:
+        name = results.suite.key if results.suite.key in suites() else f"{results.suite.key}.yaml"
+        preset = [] if results.preset == "paper" else ["--preset", results.preset]
+        chosen = ["--only", ",".join(results.measured), "--columns", ",".join(results.columns), "--seeds", str(seeds)]
+        return [shell(["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, *chosen])]
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for row in results.measured:
+        groups[tuple(settings(results, row))].append(results.of_row(row)[0].method)
+    return [
+        shell(["advdrop", "compare", "--methods", ",".join(dict.fromkeys(methods)), *what, "--seeds", str(seeds)])
+        for what, methods in groups.items()
+    ]
 
 
 def _as_yaml(value: Any) -> str:

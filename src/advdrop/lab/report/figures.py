@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log10
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advdrop.lab.records.measurement import LEVELS, Measurement
 from advdrop.lab.records.record import ERROR
@@ -26,66 +26,132 @@ from advdrop.lab.report.charts import (
 )
 from advdrop.lab.report.collect import Entry, Results
 
+if TYPE_CHECKING:
+    from advdrop.lab.report.answer import Answer
+
 SIDES = ("the paper", "here")
+WIDE = 4.0
+"""The ratio of the largest to the smallest error from which an axis is logarithmic."""
 Series = Mapping[str, Sequence[float]]
 Rows = Mapping[str, Sequence[Measurement]]
 
 
 def figures(results: Results) -> list[Figure]:
-    """Return all figures of a table. A chart with nothing in it is left out."""
+    """Return the curves of a table. A chart with nothing in it, or whose lines are all flat, is left out."""
     found = []
     for column in results.columns:
         about = results.suite.columns[column].name
-        if results.has_paper(column):
-            found.append(overview(results, column))
         errors = curves(results, column, ERROR)
         minutes = {row: results.entries[row, column].milliseconds / 60_000 for row in errors}
         costs = {row: replace(line, x=[x * minutes[row] for x in line.x]) for row, line in errors.items()}
         note = "Minutes of training on the machine of the record."
-        charts = [
-            (f"Test error, {about}", "updates", "test error %", errors, ""),
-            (f"Test error against training cost, {about}", "minutes of training", "test error %", costs, note),
-        ]
+        charts = [(f"Test error, {about}", "updates", "test error %", errors, "")]
+        if len(errors) > 1:  # else it is the same line again
+            title = f"Test error against training cost, {about}"
+            charts.append((title, "minutes of training", "test error %", costs, note))
         for key, label in (("flips", "flipped units"), ("budget_share", "share of the budget")):
+            lines = curves(results, column, key)
             title = f"{label.capitalize()} over time, {about}"
-            charts.append((title, "updates", label, curves(results, column, key), ""))
-        found += [_with_bands(title, x, y, [*lines.values()], note) for title, x, y, lines, note in charts if lines]
+            charts.append((title, "updates", label, lines if any(map(_varies, lines.values())) else {}, ""))
+        found += [
+            _with_bands(title, x, y, [*lines.values()], note)
+            for title, x, y, lines, note in charts
+            if any(len(line.x) > 1 for line in lines.values())
+        ]
     return found
 
 
+def _varies(line: Line) -> bool:
+    """Return True if a line is more than a constant: its values differ by more than 2 % of the largest one."""
+    return max(line.y) - min(line.y) > 0.02 * max(map(abs, line.y))
+
+
 def _with_bands(title: str, x: str, y: str, lines: Sequence[Line], note: str) -> Figure:
-    """Return a chart. Errors have a logarithmic axis unless one of them is zero."""
-    log = "error" in y and all(value > 0 for line in lines for value in line.y)
+    """Return a chart. Errors have a logarithmic axis if they differ much and none of them is zero."""
+    values = [value for line in lines for value in line.y]
+    log = "error" in y and min(values) > 0 and max(values) > WIDE * min(values)
     bands = "Bands: one standard deviation over seeds." if any(line.low for line in lines) else ""
     return chart(lines, title, x, y, log=log, note=f"{note} {bands}".strip())
 
 
+def overviews(results: Results) -> list[Figure]:
+    """Return the first chart of each column that was run."""
+    return [overview(results, column) for column in results.columns if results.records]
+
+
 def overview(results: Results, column: str) -> Figure:
-    """Draw the mean and the standard deviation of each row, the paper's and ours."""
+    """Draw the mean and the standard deviation of each row, the paper's and ours, and a dot for each of our seeds."""
     suite, about = results.suite, results.suite.columns[column].name
     entries = {row: results.entries[row, column] for row in suite.rows}
     shown = [row for row, entry in entries.items() if entry.reported or entry.summary]
-    title = f"Test error in the paper and here, {about}, protocol {results.protocol}"
-    with drawing(title, 60 + 24 * len(shown), SIDES) as (drawn, save):
+    paper = results.has_paper(column)
+    where = f" in the paper and here, {about}, protocol {results.protocol}" if paper else f", {about}"
+    title = f"Test error{where}"
+    from matplotlib.ticker import MaxNLocator
+
+    with drawing(title, 60 + (30 if paper else 48) * len(shown), SIDES if paper else ()) as (drawn, save):
         axes = drawn.subplots()
         for side, name in enumerate(SIDES):
             pairs = [
                 (place, entries[row].summary if side else entries[row].reported) for place, row in enumerate(shown)
             ]
-            known = [(place + 0.12 * (2 * side - 1), *number[:2]) for place, number in pairs if number is not None]
+            move = 0.14 * (2 * side - 1) if paper else 0.0
+            known = [(place + move, *number[:2]) for place, number in pairs if number is not None]
             places, means, spreads = zip(*known, strict=True) if known else ((), (), ())
             bars = [spread or 0.0 for spread in spreads]
             axes.errorbar(means, places, xerr=bars, fmt="so"[side], color=COLORS[2 * side], label=name)
-        axes.set(xlabel="test error %", ylim=(len(shown) - 0.5, -0.5), yticks=range(len(shown)))
-        axes.set_xlim(left=0)
-        axes.set_yticklabels([plain(suite.rows[row].name, 28) for row in shown], fontsize=11)
+        dots = [
+            (error, place + (0.34 if paper else 0.28))
+            for place, row in enumerate(shown)
+            for error in entries[row].errors.values()
+            if len(entries[row].records) > 1
+        ]
+        axes.plot(
+            [x for x, _ in dots], [y for _, y in dots], "o", color=COLORS[2], markersize=3.5, alpha=0.6, label="_"
+        )
+        axes.set(xlabel="test error %", ylim=(len(shown) - 0.45, -0.55), yticks=range(len(shown)))
+        axes.set_xlim(0, 1.04 * axes.get_xlim()[1])
+        axes.xaxis.set_major_locator(MaxNLocator(7, prune="upper"))  # a number at the edge could be cut off
+        axes.set_yticklabels([plain(suite.rows[row].name, 28) for row in shown], fontsize=12)
         axes.grid(axis="x")
         said = []
         for row in shown:
             here = entries[row].summary
             ours = here.text() if here else "not run"
-            said.append(f"{suite.rows[row].name}: paper {entries[row].reported or 'none'}, here {ours}")
-        note = f"Mean and standard deviation. {suite.protocols[results.protocol].about.capitalize()}."
+            theirs = f"paper {entries[row].reported or 'none'}, here " if paper else ""
+            said.append(f"{suite.rows[row].name}: {theirs}{ours}")
+        several = "Mean and standard deviation; each small dot is a seed."
+        note = f"{several if dots else 'One seed.'} {suite.protocols[results.protocol].about.capitalize()}."
+        return Figure(title, save(f"{title}. {'; '.join(said)}."), note)
+
+
+def confusion_figure(answer: Answer) -> Figure:
+    """Draw which classes the method confuses, as percentages of the test images of each class."""
+    names = [plain(name, 14) for name in answer.classes]
+    title = f"What {answer.method} predicts"
+    from matplotlib.patches import Rectangle
+
+    with drawing(title, 50 + WIDTH * 0.8) as (drawn, save):
+        axes = drawn.subplots()
+        said = []
+        for row, counts in enumerate(answer.confusion):
+            for column, count in enumerate(counts):
+                share = count / max(sum(counts), 1)
+                if not count:
+                    continue
+                color = COLORS[1 if row == column else 2]
+                axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=color, alpha=0.6 * share**0.5, lw=0))
+                text = f"{100 * share:.0f}" if share >= 0.005 else "<1"
+                axes.text(column, row, text, ha="center", va="center", fontsize=11)
+                said.append(f"{answer.classes[row]} as {answer.classes[column]} {100 * share:.0f} %")
+        last, places = len(names) - 0.5, range(len(names))
+        axes.set(xlim=(-0.5, last), ylim=(last, -0.5), xticks=places, yticks=places, ylabel="true class")
+        axes.set_xlabel("predicted class")
+        steep = max(map(len, names)) * len(names) > 30
+        axes.set_xticklabels(names, fontsize=11, rotation=60 if steep else 0, ha="right" if steep else "center")
+        axes.set_yticklabels(names, fontsize=11)
+        seeds = f" over {answer.seeds} seeds" if answer.seeds > 1 else ""
+        note = f"Percent of the test images of each class{seeds}. Blue is right, orange is wrong."
         return Figure(title, save(f"{title}. {'; '.join(said)}."), note)
 
 

@@ -13,13 +13,24 @@ import advdrop
 from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
-from advdrop.lab.report.charts import STYLE
-from advdrop.lab.report.collect import Results
-from advdrop.lab.report.figures import figures
-from advdrop.lab.report.sections import Table, configuration_table, error_table, sections
+from advdrop.lab.report.answer import answer_in_words, counts, question
+from advdrop.lab.report.charts import STYLE, Figure
+from advdrop.lab.report.collect import LOOSE, Results
+from advdrop.lab.report.commands import more_seeds
+from advdrop.lab.report.figures import confusion_figure, figures, overviews
+from advdrop.lab.report.sections import (
+    MATRIX,
+    Table,
+    configuration_table,
+    confusions,
+    error_table,
+    in_words,
+    sections,
+)
 from advdrop.lab.report.studies import Study, study_sections
 from advdrop.lab.report.tables import plain
 from advdrop.lab.report.text_table import visible
+from advdrop.lab.report.verdict import seed_lines
 
 COLUMNS = [
     *("suite", "protocol", "preset", "column", "row", "method", "dataset", "labels", "seed", "updates"),
@@ -30,12 +41,17 @@ MARKER = '<meta name="generator" content="advdrop">'
 """A line of every page that this program wrote. A page without it is not replaced."""
 
 
-def page(results: Sequence[Results], studies: Sequence[Study] = (), title: str = "Adversarial dropout: results") -> str:
-    """Return one HTML file that loads nothing, with every text escaped: the tables, then the studies."""
+def page(results: Sequence[Results], studies: Sequence[Study] = (), title: str | None = None) -> str:
+    """Return one HTML file that loads nothing, with every text escaped: the tables, then the studies.
+
+    The title of a page with one table is the question that the table answers.
+    """
+    alone = len(results) == 1 and not studies
     return _rendered(
         "page.html",
         autoescape=True,
-        title=title,
+        title=title or (question(results[0]) if alone else "Adversarial dropout: results"),
+        alone=alone,
         results=results,
         studies=studies,
         marker=MARKER,
@@ -44,9 +60,39 @@ def page(results: Sequence[Results], studies: Sequence[Study] = (), title: str =
         version=advdrop.__version__,
         anchor=anchor,
         details=details,
+        question=question,
+        answered=answered,
+        counts=counts,
+        loose=LOOSE,
+        one_seed=one_seed,
+        seeds=seeds,
+        more_seeds=more_seeds,
+        confusion=confusion_figure,
+        confusions=confusions,
+        matrix=MATRIX,
         configuration=configuration_table,
+        overviews=overviews,
         figures=figures,
     )
+
+
+def answered(results: Results) -> list[str]:
+    """Return the sentences above a table."""
+    if results.suite.key != LOOSE:
+        return in_words(results)[:1]
+    return [text for text in [answer_in_words(results)] if text]
+
+
+def seeds(results: Results) -> list[Figure]:
+    """Return a figure for each column in which rows are compared with several seeds."""
+    several = {comparison.column for comparison in results.comparisons if comparison.found.n > 1}
+    drawn = [seed_lines(results, column) for column in results.columns if column in several]
+    return [figure for figure in drawn if figure]
+
+
+def one_seed(results: Results) -> bool:
+    """Return True if a row has a single seed."""
+    return any(len(entry.records) == 1 for entry in results.entries.values())
 
 
 def markdown(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from advdrop.lab.records.record import Record
-from advdrop.lab.report.collect import Entry, Results, choices
+from advdrop.lab.report.answer import Answer
+from advdrop.lab.report.collect import LOOSE, Entry, Results, choices
 from advdrop.lab.report.commands import commands
 from advdrop.lab.report.statistics import judged, numbers, p_value
 
 HELD, REVERSED, UNKNOWN = "What held", "What was the other way round", "What is not known yet"
 SEEDS = "n is the number of seeds; each seed in brackets leads to its record."
+OWN = "Marked: the lowest mean. Each seed in brackets leads to its record."
 VERSUS = (
     "Differences with 95 % intervals. The p-values are those of the paired t-test, of the same after Holm's correction "
     "for all rows of a column, and of Wilcoxon's signed-rank test. d is the mean difference in standard deviations. "
@@ -22,6 +24,9 @@ COST = (
     "An update of one method costs several of another. “At equal cost” is the error when the training had cost as much "
     "as the whole training of the cheapest row. The schedules of the other rows had not ended by then."
 )
+MATRIX = 12
+"""The number of classes up to which a confusion matrix is drawn. With more, the most frequent mistakes are listed."""
+LISTED = 10
 
 
 class Cell(NamedTuple):
@@ -49,6 +54,17 @@ class Table:
         """The rows without the head."""
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
 
+    @property
+    def without_dashes(self) -> Table:
+        """The table without columns that are all dashes and empty cells; without rows if only names are left."""
+        kept = [
+            place
+            for place in range(len(self.head))
+            if place == 0 or any(row[place].text not in ("–", "") for row in self.cells)
+        ]
+        rows = [[row[place] for place in kept] for row in self.rows] if len(kept) > 1 else []
+        return replace(self, head=[self.head[place] for place in kept], rows=rows)
+
 
 class Section(NamedTuple):
     """A part of a report; the first one has no heading."""
@@ -58,6 +74,7 @@ class Section(NamedTuple):
     lines: Sequence[str] = ()
     commands: Sequence[str] = ()
     note: str = ""  # how to read the table
+    folded: bool = True  # whether the page shows it only when the reader opens the statistics
 
 
 def sections(results: Results) -> list[Section]:
@@ -67,16 +84,65 @@ def sections(results: Results) -> list[Section]:
         printed = f"Bold as in the paper ({results.suite.source}; {results.suite.repeats} runs a number). "
     different: list[list[str | Cell]] = [[Cell(key, "code"), here, there] for key, here, there in results.deviations]
     again = [command for row in results.measured for command in commands(results, row)]
+    costs = cost_table(results)
+    verdict = [Section("Beside the paper", lines=gaps(results), folded=False)]
+    verdict += [Section(heading, lines=lines, folded=False) for heading, lines in verdicts(results).items()]
+    note = f"{printed}Marked: the lowest mean here. {SEEDS}"
+    if results.suite.key == LOOSE:  # no paper, and so no claims to judge
+        verdict, note = [], OWN
+    compared = comparison_table(results).without_dashes
     found = [
-        Section("", error_table(results), note=f"{printed}Marked: the lowest mean here. {SEEDS}"),
-        Section("Beside the paper", lines=gaps(results)),
-        *(Section(heading, lines=lines) for heading, lines in verdicts(results).items()),
-        Section("Method against method, seed by seed", comparison_table(results), sentences(results), note=VERSUS),
-        Section("At equal cost", cost_table(results), note=COST),
+        Section("", error_table(results), note=note, folded=False),
+        *verdict,
+        Section("Method against method, seed by seed", compared, sentences(results), note=VERSUS),
+        Section("At equal cost", costs, note=COST),
         Section("What differs from the paper", Table(["choice", "here", "paper"], different)),
         Section("Run it again", commands=again),
     ]
     return [part for part in found if part.lines or part.commands or (part.table and part.table.rows)]
+
+
+def in_words(results: Results) -> list[str]:
+    """Return three sentences: the first comparison, the number of verdicts, and the distance to the paper."""
+    if not results.comparisons:
+        return []
+    column, one, other, found, _ = results.comparisons[0]
+    names, where = results.suite.rows, results.suite.columns[column].name
+    first = (
+        f"With {where}, the test error of {names[one].name} is {found.difference.words(f'that of {names[other].name}')}"
+    )
+    if found.detectable is not None and not found.difference.seen:
+        first += f": with {found.n} seeds, a difference below {found.detectable:.2f} cannot be seen"
+    said = verdicts(results)
+    held, turned, unknown = (len(said.get(heading, ())) for heading in (HELD, REVERSED, UNKNOWN))
+    which = "; ".join(line.split(":")[0] for line in said.get(HELD, ())) or "none"
+    words = [
+        f"{first}.",
+        f"Of {held + turned + unknown} claims that one method has a lower error than another, {held} held ({which}), "
+        f"{turned} turned out the other way round, and {unknown} are not known yet.",
+    ]
+    if known := [entry.gap for entry in results.entries.values() if entry.gap is not None]:
+        higher = sum(gap.seen and gap.mean > 0 for gap in known)
+        lengths = [choice for choice in results.deviations if choice.key == "training.updates"]
+        after = [f", after {int(choice.here):,} updates instead of {int(choice.paper):,}" for choice in lengths]
+        words.append(
+            f"Of {len(known)} errors that the paper has as well, {higher} are higher here by more than their 95 % "
+            f"interval{''.join(after)}."
+        )
+    return words
+
+
+def confusions(answer: Answer) -> Table:
+    """Return the most frequent mistakes of the method, for data with more classes than a matrix can show."""
+    counts = [
+        (count, row, column)
+        for row, counts in enumerate(answer.confusion)
+        for column, count in enumerate(counts)
+        if row != column and count
+    ]
+    listed = sorted(counts, key=lambda found: (-found[0], *found[1:]))[:LISTED]
+    rows = [[answer.classes[row], answer.classes[column], f"{count:,}"] for count, row, column in listed]
+    return Table(["true class", f"{answer.method} predicts", "test images"], rows)
 
 
 def gaps(results: Results) -> list[str]:
@@ -122,8 +188,15 @@ def verdicts(results: Results) -> dict[str, list[str]]:
 
 
 def error_table(results: Results) -> Table:
-    """Return the paper's numbers and ours."""
+    """Return the paper's numbers and ours; for runs of no suite, our errors and the time of an update."""
     suite, head = results.suite, ["Method"]
+    if suite.key == LOOSE:
+        rows = []
+        for key, row in suite.rows.items():
+            entry = results.entries[key, "runs"]
+            ours = _ours(entry, True, key in results.best("runs"))
+            rows.append([Cell(row.name), *ours, Cell(f"{entry.milliseconds:.0f}")])
+        return Table(["Method", "test error %", "seeds", "ms per update"], rows)
     for column, about in suite.columns.items():
         head += [f"{about.name}: paper", "here", "n"] if results.has_paper(column) else [f"{about.name}: here", "n"]
     rows = []
@@ -168,7 +241,9 @@ def comparison_table(results: Results) -> Table:
 
 
 def cost_table(results: Results) -> Table:
-    """Return the errors at equal updates and at equal cost."""
+    """Return the errors at equal updates and at equal cost; no rows if no other error is known at equal cost."""
+    if not any(entry.equal_cost not in (None, _mean(entry)) for entry in results.entries.values()):
+        return Table(["method"], [])
     head = ["method"]
     for column in results.columns:
         head += [f"{results.suite.columns[column].name}: ms an update", "at equal updates", "at equal cost"]
@@ -183,6 +258,10 @@ def cost_table(results: Results) -> Table:
                 cells += [f"{entry.milliseconds:.0f}", f"{entry.summary.mean:.2f}", equal]
         rows.append(cells)
     return Table(head, rows)
+
+
+def _mean(entry: Entry) -> float | None:
+    return entry.summary.mean if entry.summary else None
 
 
 def configuration_table(results: Results, row: str) -> Table:

@@ -113,6 +113,37 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired | Non
     return Paired(n, Difference(mean, margin, n), p, _signed_rank(differences), mean / std, detectable(std, n))
 
 
+def paired_images(without: Sequence[Sequence[bool]], given: Sequence[Sequence[bool]]) -> Difference:
+    """Return by how many percentage points fewer test images are wrong with something than without it.
+
+    Args:
+        without: whether each test image is wrong, ``(S, n)`` for S seeds and n images.
+        given: the same images and seeds with what is judged.
+
+    d_i is the mean over seeds of (wrong without) - (wrong with) for image i, and D_s the mean over images for seed s.
+    The variance of their mean is Σ d_i² / n² for other test images, plus var(D_s) / S for other draws of the labels and
+    other initial weights. Both parts contain the noise of a single prediction, so the interval is rather too wide. The
+    factor is that of Student's t with the degrees of freedom of Welch and Satterthwaite, and 1 / (S·n) is added for
+    continuity. For one seed this is McNemar's test with continuity correction, and the interval knows nothing about
+    other seeds.
+
+    >>> found = paired_images([[True] * 12 + [False] * 88], [[False] * 12 + [True] * 2 + [False] * 86])
+    >>> round(found.mean, 1), round(found.margin, 1)
+    (10.0, 8.4)
+    """
+    import numpy as np
+
+    gained = np.asarray(without, float) - np.asarray(given, float)
+    seeds, images = gained.shape
+    parts = [(float((gained.mean(0) ** 2).sum()) / images**2, max(images - 1, 1))]
+    if seeds > 1:
+        parts.append((float(gained.mean(1).var(ddof=1)) / seeds, seeds - 1))
+    variance = sum(part for part, _ in parts)
+    factor = _t(variance**2 / sum(part**2 / free for part, free in parts)) if variance else 0.0
+    margin = factor * math.sqrt(variance) + 1 / (seeds * images)
+    return Difference(100.0 * float(gained.mean()), 100.0 * margin, seeds)
+
+
 def _signed_rank(differences: Sequence[float]) -> float:
     """Return Wilcoxon's p without zeros. Up to twelve seeds, all signs that the differences could have are counted."""
     from scipy import stats

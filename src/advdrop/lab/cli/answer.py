@@ -1,0 +1,161 @@
+"""From finished runs to the answer of ``advdrop.lab.report.answer``: predictions, counts and small pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import sys
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm
+
+from advdrop.lab.choices import DATASETS
+from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.terms import Terms
+from advdrop.lab.data.batches import LabelSplit
+from advdrop.lab.data.examples import DataSet
+from advdrop.lab.data.sources import load
+from advdrop.lab.engine.evaluate import outputs
+from advdrop.lab.engine.jobs import Cell
+from advdrop.lab.engine.model import load as load_model
+from advdrop.lab.engine.progress import duration
+from advdrop.lab.engine.rundir import RunDirectory
+from advdrop.lab.files import write_text
+from advdrop.lab.records.record import record_of
+from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed
+from advdrop.lab.report.statistics import paired_images
+
+SUFFIX = re.compile(r"-baseline(-\d+)?$")
+"""The end of the name of a run that learns from the labels alone, beside the run that it is compared with."""
+LARGEST = 96
+"""Pixels of the longer side of a small picture."""
+Pair = tuple[RunDirectory, RunDirectory]
+"""Two finished runs of one seed: the baseline and the method."""
+
+
+def is_own(dataset: str) -> bool:
+    """Return True if the data are the user's own, and not those of a data set that has a name."""
+    return dataset not in DATASETS
+
+
+def uses_unlabeled(config: RunConfig) -> bool:
+    """Return True if the objective has a term for unlabeled images."""
+    terms = config.objective.terms.chosen().values()
+    return config.objective.entropy > 0 or any(term.semi_supervised for term in terms)
+
+
+def unlabeled_images(split: LabelSplit) -> int:
+    """Return the number of images that are used without their labels."""
+    return int((~torch.isin(split.unlabeled, split.labeled)).sum())
+
+
+def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> Answer | None:
+    """Return what the unlabeled images changed, or None if there are none. Costs one evaluation of each run."""
+    pairs = [(one, other) for one, other in pairs if not uses_unlabeled(one.config) and uses_unlabeled(other.config)]
+    if not pairs or not (unlabeled := unlabeled_images(pairs[0][0].split)) or len(data.classes) > MOST_CLASSES:
+        return None
+    with tqdm(total=2 * len(pairs), desc="predictions", leave=False, disable=None if progress else True) as bar:
+        found = []
+        for pair in pairs:
+            found.append([predicted(run, data) for run in pair])
+            bar.update(2)
+    before, now = (torch.stack([pair[side] for pair in found]) for side in (0, 1))  # (S, n)
+    y, (first, method) = data.test.y, (run.config for run in pairs[0])
+    points = paired_images((before != y).tolist(), (now != y).tolist())
+    counts = torch.bincount((y * len(data.classes) + now).flatten(), minlength=len(data.classes) ** 2)
+    right, wrong = (
+        ((now[0] == y) & (before[0] != y)).nonzero()[:, 0],
+        ((now[0] != y) & (before[0] == y)).nonzero()[:, 0],
+    )
+    shown = torch.cat([right[: MOST_EXAMPLES // 2], wrong[: MOST_EXAMPLES // 2]]).tolist()
+    names = [name[:300] for name in data.classes]
+    changed = [
+        Changed(picture=picture, truth=names[y[i]], before=names[before[0, i]], now=names[now[0, i]])
+        for i in shown
+        if (picture := thumbnail(data.test.x[i]))
+    ]
+    return Answer(
+        method=method.method,
+        baseline=first.method,
+        labeled=len(pairs[0][0].split.labeled),
+        unlabeled=unlabeled,
+        test_images=len(y),
+        seeds=len(pairs),
+        error_percent=100.0 * float((now != y).double().mean()),
+        baseline_error_percent=100.0 * float((before != y).double().mean()),
+        difference=points.mean,
+        margin=points.margin,
+        classes=tuple(names),
+        confusion=counts.view(len(names), -1).tolist(),
+        right_now=len(right),
+        wrong_now=len(wrong),
+        changed=tuple(changed),
+        records=tuple(record_of(run).digest for pair in pairs for run in pair),
+    )
+
+
+def answer_for(path: Path, data: DataSet | None = None, progress: bool = True) -> Answer | None:
+    """Return whether the unlabeled images helped in a finished run, and write the answer to its directory.
+
+    A second run, ``RUN-baseline``, learns from the labels alone, with the same settings and the same seed. It is
+    trained here, resumed, or read if it is finished. The cost is that training: less than that of the run. There is no
+    answer if the run used no unlabeled images, and for several devices.
+    """
+    whole = path.with_name(re.sub(SUFFIX, "", path.name))
+    run = RunDirectory.open(whole if whole.exists() else path)  # the baseline of a run may have been resumed
+    config = run.config
+    several = config.engine.devices * config.engine.nodes > 1
+    if several or not uses_unlabeled(config) or not (many := unlabeled_images(run.split)):
+        return None
+    if data is None:
+        data = load(config.dataset, config.data_dir, download=False, progress=False)
+    alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0})
+    cell = baseline_of(run, config.model_copy(update={"method": BASELINE, "objective": alone}))
+    if progress and not cell.finished:
+        longest = duration(run.result["seconds"])
+        print(
+            f"do the {many:,} unlabeled images help? Training again with the labels alone, which takes less than "
+            f"{longest} (--no-baseline leaves it out) ...",
+            file=sys.stderr,
+            flush=True,
+        )
+    cell.run(data, progress=progress)
+    answer = answer_of([(RunDirectory.open(cell.path), run)], data, progress)
+    if answer:
+        write_text(run.path / FILE, answer.model_dump_json(indent=1) + "\n")
+    return answer
+
+
+def baseline_of(run: RunDirectory, config: RunConfig) -> Cell:
+    """Return the baseline of a run: the one that is there, or else one with a name that is free."""
+    for number in count(1):
+        path = run.path.with_name(f"{run.path.name}-baseline{f'-{number}' if number > 1 else ''}")
+        if not path.exists():
+            break
+        there = RunDirectory.open(path)
+        if not there.config.differences(config) and there.split.dataset == run.split.dataset:
+            break
+    return Cell(path.name, config, path)
+
+
+def predicted(run: RunDirectory, data: DataSet) -> Tensor:
+    """Return the class that a finished run predicts for each test image."""
+    model = load_model(run.path)
+    return outputs(model.network, data.test.x, model.preprocess).argmax(1)
+
+
+def thumbnail(x: Tensor) -> str | None:
+    """Return an image ``(C, H, W)`` of bytes as the address of a small PNG; None if it is no gray or color image."""
+    if x.dtype != torch.uint8 or x.dim() != 3 or x.shape[0] not in (1, 3) or not x.numel():
+        return None
+    picture = Image.fromarray(x[0].numpy() if len(x) == 1 else x.permute(1, 2, 0).contiguous().numpy())
+    picture.thumbnail((LARGEST, LARGEST))
+    file = io.BytesIO()
+    picture.save(file, "png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,175 @@
+"""``advdrop train`` and ``advdrop compare`` say whether the unlabeled images helped."""
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from advdrop.lab.cli.answer import LARGEST, answer_of, thumbnail, uses_unlabeled
+from advdrop.lab.cli.main import main
+from advdrop.lab.engine import RunDirectory, train
+from advdrop.lab.engine.run import evaluate_run
+from advdrop.lab.report.answer import read_answer
+from runs import rings, tiny
+
+TINY = [
+    "--set", "network.name=mlp", "--set", "network.hidden=[16,8]", "--set", "network.delta=0.3",
+    "--set", "training.epoch_updates=20", "--set", "objective.blend=0",
+    "--set", "engine.accelerator=cpu", "--set", "engine.checkpoint_seconds=1e6", "--quiet",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def own():
+    """Small gray images in two classes, 12 with a label and 40 without, in an .npz file."""
+    draw = np.random.default_rng(0)
+
+    def images(labels):
+        x = draw.integers(0, 200, (len(labels), 8, 8), dtype=np.uint8)
+        x[labels == 1, :, 4:] //= 2
+        return x
+
+    known, test, others = np.arange(12) % 2, np.arange(30) % 2, np.arange(40) % 2
+    y = np.concatenate([known, np.full(40, -1)])
+    np.savez("own.npz", x_train=images(np.concatenate([known, others])), y_train=y, x_test=images(test), y_test=test)
+    return ["--dataset", "own.npz", "--labels", "all", "--updates", "40", *TINY]
+
+
+def test_compare_adds_the_labels_alone_and_answers(own, capsys):
+    assert main(["compare", *own, "--methods", "pi", "--seeds", "2", "--jobs", "1", "--out", "c"]) == 0
+    said = capsys.readouterr()
+    assert "dropout, which learns from the labels alone, is added to the methods" in said.err
+    assert list(json.loads(Path("c/compare.json").read_text())) == ["dropout", "pi"]
+    answer = read_answer(Path("c/answer.json"))
+    assert said.out.endswith(f"\n{answer.text}\n")
+    assert "40 unlabeled images" in answer.text
+    assert (answer.method, answer.baseline, answer.labeled, answer.seeds) == ("pi", "dropout", 12, 2)
+    errors = {m: [evaluate_run(Path(f"c/{m}-{s}"))["test_error_percent"] for s in (0, 1)] for m in ("dropout", "pi")}
+    assert answer.error_percent == pytest.approx(np.mean(errors["pi"]))
+    assert answer.baseline_error_percent == pytest.approx(np.mean(errors["dropout"]))
+    assert answer.difference == pytest.approx(answer.baseline_error_percent - answer.error_percent)
+    confusion = np.array(answer.confusion)
+    assert confusion.sum(1).tolist() == [30, 30]  # 15 of each class, two seeds
+    assert 100 - 100 * np.trace(confusion) / 60 == pytest.approx(answer.error_percent)
+    first = errors["dropout"][0] - errors["pi"][0]
+    assert answer.right_now - answer.wrong_now == pytest.approx(first * 30 / 100)
+    page = Path("c/report.html").read_text()
+    assert "do the unlabeled images help?" in page
+    assert page.count("<img") == len(answer.changed)
+    main(["report", "c", "-o", "again.html"])
+    again = Path("again.html").read_text()
+    assert again.count("<img") == len(answer.changed)
+    assert answer.text.split(":")[0] in page
+    assert answer.text.split(":")[0] in again
+
+
+def test_compare_of_a_known_data_set_adds_nothing(capsys):
+    words = ["--dataset", "digits", "--labels", "20", "--updates", "4", *TINY]
+    assert main(["compare", *words, "--methods", "pi", "--jobs", "1", "--out", "c"]) == 0
+    said = capsys.readouterr()
+    assert "unlabeled" not in said.out + said.err
+    assert not Path("c/answer.json").exists()
+
+
+def test_no_unlabeled_images_no_sentence(own, capsys):
+    with np.load("own.npz") as arrays:
+        rows = arrays["y_train"] >= 0
+        np.savez("own.npz", **{**arrays, "x_train": arrays["x_train"][rows], "y_train": arrays["y_train"][rows]})
+    assert main(["compare", *own, "--methods", "pi", "--jobs", "1", "--out", "c"]) == 0
+    assert main(["train", "first", *own, "--method", "pi"]) == 0
+    assert "unlabeled" not in capsys.readouterr().out
+    assert not Path("c/answer.json").exists()
+    assert not Path("runs/first-baseline").exists()
+
+
+def test_train_on_ones_own_data_answers_with_a_second_run(own, capsys):
+    loud = [word for word in own if word != "--quiet"]
+    assert main(["train", "first", *loud, "--method", "pi", "--seed", "3"]) == 0
+    said = capsys.readouterr()
+    assert "do the 40 unlabeled images help? Training again with the labels alone, which takes less than" in said.err
+    answer = read_answer(Path("runs/first/answer.json"))
+    assert said.out.splitlines()[-1] == answer.text
+    run, baseline = (RunDirectory.open(Path(f"runs/{name}")) for name in ("first", "first-baseline"))
+    different = set(run.config.differences(baseline.config))
+    assert {key.split(".")[0] for key in different} == {"method", "objective"}
+    assert not uses_unlabeled(baseline.config)
+    assert torch.equal(run.split.labeled, baseline.split.labeled)
+    assert answer.error_percent == pytest.approx(run.result["test_error_percent"])
+    assert answer.baseline_error_percent == pytest.approx(baseline.result["test_error_percent"])
+    assert (
+        main(["train", "first", *own, "--method", "vat", "--force"]) == 0
+    )  # seed 0 now, so that baseline is another one
+    assert read_answer(Path("runs/first/answer.json")).method == "vat"
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["first", "first-baseline", "first-baseline-2"]
+    assert main(["report", "runs", "-o", "page.html"]) == 0
+    assert "do the unlabeled images help?" in Path("page.html").read_text()
+
+
+def test_the_second_run_can_be_left_out_and_asked_for(own, capsys):
+    assert main(["train", "first", *own, "--no-baseline"]) == 0
+    assert main(["train", "known", "--dataset", "digits", "--labels", "20", "--updates", "4", *TINY]) == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["first", "known"]
+    assert "unlabeled" not in capsys.readouterr().out
+    assert main(["train", "asked", "--dataset", "digits", "--labels", "20", "--updates", "4", *TINY, "--baseline"]) == 0
+    assert "unlabeled images" in capsys.readouterr().out
+
+
+def test_a_resumed_baseline_answers_for_its_run(own, capsys, monkeypatch):
+    from advdrop.lab.cli import answer as module
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.Cell, "run", stopped)
+        assert main(["train", "first", *own, "--method", "pi"]) == 130
+    run = RunDirectory.open(Path("runs/first"))
+    assert run.finished  # nothing of it is lost
+    alone = run.config.model_copy(
+        update={
+            "method": "dropout",
+            "objective": run.config.objective.model_copy(update={"terms": type(run.config.objective.terms)()}),
+        }
+    )
+    RunDirectory.create(Path("runs/first-baseline"), alone, run.split)  # as if it had been stopped at once
+    capsys.readouterr()
+    assert main(["train", "--resume", "runs/first-baseline", "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == read_answer(Path("runs/first/answer.json")).text
+
+
+def test_tables_have_an_answer_without_pictures(tmp_path):
+    data, pairs = rings(test=30), []
+    for name, method in (("a", "dropout"), ("b", "pi")):
+        train(tiny(data=data, method=method), tmp_path / name, data=data, progress=False)
+        pairs.append(RunDirectory.open(tmp_path / name))
+    answer = answer_of([(pairs[0], pairs[1])], data, progress=False)
+    assert answer.changed == ()
+    assert (answer.labeled, answer.unlabeled, answer.test_images) == (12, 48, 30)
+    assert answer_of([(pairs[1], pairs[0])], data, progress=False) is None  # a baseline with unlabeled images is none
+    assert answer_of([], data) is None
+
+
+@pytest.mark.parametrize(("shape", "size"), [((1, 8, 6), (6, 8)), ((3, 200, 100), (LARGEST // 2, LARGEST))])
+def test_a_picture_is_small_and_looks_like_the_image(shape, size):
+    x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    picture = Image.open(io.BytesIO(base64.b64decode(thumbnail(x).removeprefix("data:image/png;base64,"))))
+    assert picture.size == size
+    if shape[1:] == (8, 6):
+        assert np.array_equal(np.array(picture), x[0].numpy())
+
+
+@pytest.mark.parametrize(
+    "x", [torch.zeros(1, 8, 8), torch.zeros(2, 8, 8, dtype=torch.uint8), torch.zeros(9, dtype=torch.uint8)]
+)
+def test_what_is_no_image_has_no_picture(x):
+    assert thumbnail(x) is None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from advdrop.lab.choices import DATASETS
 from advdrop.lab.cli.options import Recipe, Train
-from advdrop.lab.config.config import ConfigError, RunConfig, expanded, merged, overrides, read_yaml
+from advdrop.lab.config.config import ConfigError, Data, RunConfig, expanded, explain, merged, overrides, read_yaml
 from advdrop.lab.config.recipes import recipe
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import DataSet
@@ -19,8 +22,11 @@ from advdrop.lab.engine.progress import duration
 from advdrop.lab.engine.run import estimate, split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
-DEFAULTS = {"dataset": "mnist5k", "data_dir": None, "labels": 100, "method": "vadd-qe", "preset": "auto", "seed": 0}
-SECTIONS = {"engine": ("devices", "nodes", "precision"), "training": ("updates",)}
+DEFAULTS = {
+    "dataset": "mnist5k", "data_dir": None, "unlabeled": None, "labels": None,
+    "method": "vadd-qe", "preset": "auto", "seed": 0,
+}
+SECTIONS = {"data": ("size", "color"), "engine": ("devices", "nodes", "precision"), "training": ("updates",)}
 """The options that set a value in a section of the configuration."""
 LARGE_BATCH = 10_000
 """A batch may be larger than a small data set, but not larger than this."""
@@ -85,7 +91,7 @@ def values_of(options: Recipe) -> dict[str, Any]:
     file = expanded(read_yaml(options.config, "configuration")) if options.config is not None else {}
     sections = {section: found for section, names in SECTIONS.items() if (found := _given(options, names))}
     values = merged(DEFAULTS, file, _given(options, DEFAULTS), sections, overrides(options.set))
-    for key in ("dataset", "method", "preset", "data_dir"):
+    for key in ("dataset", "method", "preset", "data_dir", "unlabeled"):
         if not isinstance(values[key], str | type(DEFAULTS[key]) | Path):
             raise ConfigError(f"{key} must be a text, got {reprlib.repr(values[key])}")
     return values
@@ -96,8 +102,25 @@ def _given(options: Recipe, names: Iterable[str]) -> dict[str, Any]:
 
 
 def dataset_of(values: Mapping[str, Any], options: Recipe) -> DataSet:
-    """Load the data set. A dry run downloads nothing."""
-    return load(values["dataset"], values["data_dir"], download=not options.dry_run, progress=not options.quiet)
+    """Load the data set, and say what there is to say about it. A dry run downloads nothing."""
+    section = values.get("data")
+    how = {key: section[key] for key in ("size", "color") if key in section} if isinstance(section, Mapping) else {}
+    try:
+        wanted = Data.model_validate(how)
+    except ValidationError as error:
+        raise ConfigError(f"data.{explain(error)}") from None
+    data = load(
+        values["dataset"],
+        values["data_dir"],
+        size=wanted.size,
+        color=wanted.color,
+        unlabeled=values["unlabeled"],
+        download=not options.dry_run,
+        progress=not options.quiet,
+    )
+    for note in data.notes:
+        print(note, file=sys.stderr)
+    return data
 
 
 def config_of(values: Mapping[str, Any], data: DataSet) -> RunConfig:
@@ -105,8 +128,9 @@ def config_of(values: Mapping[str, Any], data: DataSet) -> RunConfig:
     given = {key: values[key] for key in DEFAULTS}
     if given["dataset"] not in DATASETS:
         given["dataset"] = str(Path(given["dataset"]).expanduser().absolute())
-    if given["data_dir"] is not None:
-        given["data_dir"] = Path(given["data_dir"]).expanduser().absolute()
+    for key in ("data_dir", "unlabeled"):
+        if given[key] is not None:
+            given[key] = Path(given[key]).expanduser().absolute()
     settings = {key: value for key, value in values.items() if key not in DEFAULTS}
     config = recipe(data, **given, settings=settings)
     most = max(len(data.train), LARGE_BATCH)

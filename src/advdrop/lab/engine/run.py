@@ -72,7 +72,7 @@ def train(
     fabric = fabric_of(config.engine)
     main, show = fabric.is_global_zero, progress and fabric.is_global_zero
     if data is None:
-        data = load(config.dataset, config.data_dir, download=not resume, progress=show)
+        data = load_data(config, download=not resume, progress=show)
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     if resume:
         _refuse_to_mix(run, config, data)
@@ -110,6 +110,12 @@ def train(
                     raise
                 reason = str(error).split("\n")[0]
                 raise RuntimeError(f"a process stopped ({reason}); resume with: {run.how_to_resume}") from None
+
+
+def load_data(config: RunConfig, data_dir: Path | None = None, dataset: str | None = None, **options: bool) -> DataSet:
+    """Load the data of a run as it was configured, or from another place; ``options`` are those of ``load``."""
+    how = {"size": config.data.size, "color": config.data.color, "unlabeled": config.unlabeled}
+    return load(dataset or config.dataset, data_dir or config.data_dir, **how, **options)  # type: ignore[arg-type]
 
 
 def training_of(
@@ -243,7 +249,7 @@ def trained(
     """
     run = RunDirectory.open(path)
     config, model = run.config, load_model(path)
-    data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
+    data = load_data(config, data_dir, dataset, download=False)
     _refuse_other_data(run, data)
     return model.network, data, model.preprocess
 

@@ -314,7 +314,9 @@ def digest_of(value: Any) -> str:
 
 def seal_of(values: Mapping[str, Any], split: LabelSplit) -> str:
     """Return the seal of a run from the values of its configuration that its results depend on, and its split."""
-    kept = {key: value for key, value in values.items() if key not in ("dataset", "data_dir")}
+    kept = {key: value for key, value in values.items() if key not in ("dataset", "data_dir", "unlabeled")}
+    if isinstance(start := values.get("start"), Mapping):
+        kept["start"] = {key: value for key, value in start.items() if key != "run"}
     if isinstance(engine := values.get("engine"), Mapping):  # the section may be cut off
         kept["engine"] = {key: value for key, value in engine.items() if key not in MACHINE}
     return digest_of([kept, split.dataset, split.labeled, split.unlabeled, split.validation])

@@ -101,12 +101,12 @@ def test_it_learns(norm):
         out = step(x, y, unlabeled=x)
         out.loss.backward()
         adam.step()
-        losses.append(float(out.terms["CrossEntropy"]) if "CrossEntropy" in out.terms else float(out.loss))
+        losses.append(out.loss.item())
     assert losses[-1] < 0.7 * losses[0]
 
 
 def test_small_images_and_unknown_norms_are_refused():
     with pytest.raises(ValueError, match="resnet18 needs images .* of at least 8 x 8 pixels"):
         resnet18(None, (3, 7, 9), 10)
-    with pytest.raises(ValueError, match="norm must be one of 'batch', 'group'|norm"):
+    with pytest.raises(ValueError, match="norm must be"):
         resnet18(None, (3, 8, 8), 10, norm="layer")

@@ -243,7 +243,9 @@ def test_pandas_itself(tmp_path):
 
 
 def test_columns_may_be_in_any_order_and_a_label_may_be_missing(tmp_path):
-    path = table(tmp_path, "Split, Label ,note,PATH\ntrain,a,,images/0.png\n,b,x,images/1.png\n\ntest,a,y,images/2.png\n")
+    path = table(
+        tmp_path, "Split, Label ,note,PATH\ntrain,a,,images/0.png\n,b,x,images/1.png\n\ntest,a,y,images/2.png\n"
+    )
     assert read_csv(path).train.y.tolist() == [0, 1]
     missing = [*"aaaaabb", "", "NaN", "<NA>"]
     data = read_csv(table(tmp_path, rows(missing)))

@@ -1,15 +1,11 @@
 import io
-import os
 import zipfile
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from PIL import Image
 
-from advdrop.lab.data.examples import DataError, every_fifth
+from advdrop.lab.data.examples import DataError
 from advdrop.lab.data.own import features, read_npz
 
 RNG = np.random.default_rng(0)

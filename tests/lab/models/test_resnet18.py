@@ -44,7 +44,9 @@ def test_the_width_is_a_factor_on_the_filters():
     assert above(resnet18(None, (1, 16, 16), 3, width=0.001))[1].in_features == 8
 
 
-@pytest.mark.parametrize(("side", "sizes"), [(64, [64, 32, 16, 8, 1]), (224, [112, 56, 28, 14, 7, 1]), (13, [13, 7, 4, 2, 1])])
+@pytest.mark.parametrize(
+    ("side", "sizes"), [(64, [64, 32, 16, 8, 1]), (224, [112, 56, 28, 14, 7, 1]), (13, [13, 7, 4, 2, 1])]
+)
 def test_the_sizes_of_the_maps(side, sizes):
     x, found = torch.randn(1, 3, side, side), []
     for module in below(resnet18(None, (3, side, side), 10, width=0.1).eval()):
@@ -106,7 +108,7 @@ def test_it_learns(norm):
 
 
 def test_small_images_and_unknown_norms_are_refused():
-    with pytest.raises(ValueError, match="resnet18 needs images .* of at least 8 x 8 pixels"):
+    with pytest.raises(ValueError, match=r"resnet18 needs images .* of at least 8 x 8 pixels"):
         resnet18(None, (3, 7, 9), 10)
     with pytest.raises(ValueError, match="norm must be"):
         resnet18(None, (3, 8, 8), 10, norm="layer")

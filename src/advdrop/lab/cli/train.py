@@ -17,14 +17,20 @@ from advdrop.lab.config.config import ConfigError, Data, RunConfig, expanded, ex
 from advdrop.lab.config.recipes import recipe
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.data.sources import load
+from advdrop.lab.data.sources import load, of_pictures
+from advdrop.lab.engine.continuing import start_of
 from advdrop.lab.engine.progress import duration
 from advdrop.lab.engine.run import estimate, split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
 DEFAULTS = {
-    "dataset": "mnist5k", "data_dir": None, "unlabeled": None, "labels": None,
-    "method": "vadd-qe", "preset": "auto", "seed": 0,
+    "dataset": "mnist5k",
+    "data_dir": None,
+    "unlabeled": None,
+    "labels": None,
+    "method": "vadd-qe",
+    "preset": "auto",
+    "seed": 0,
 }
 SECTIONS = {"data": ("size", "color"), "engine": ("devices", "nodes", "precision"), "training": ("updates",)}
 """The options that set a value in a section of the configuration."""
@@ -40,6 +46,8 @@ def run_train(options: Train) -> int:
         if options.name is not None:
             check_name(options.name)
         values = values_of(options)
+        if options.from_ is not None:
+            values = started_from(options.from_, values)
         data = dataset_of(values, options)
         config = config_of(values, data)
         name = f"{Path(config.dataset).stem}-{config.labels}-{config.method}-{config.seed}"
@@ -75,15 +83,28 @@ def check_name(name: str) -> None:
 
 
 def resume(path: Path, options: Train) -> dict[str, Any]:
-    """Continue a run with the configuration that it was started with."""
+    """Continue a run with the configuration that it was started with, or extend it."""
     given = [field.name for field in fields(options) if getattr(options, field.name) != field.default.default]  # type: ignore[union-attr]
-    if ignored := sorted({*given} - {"resume", "quiet", "data_dir"}):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+    if ignored := sorted({*given} - {"resume", "updates", "quiet", "data_dir"}):
+        names = ", ".join(f"--{name.replace('_', '-').strip('-')}" for name in ignored)
         raise ValueError(f"--resume uses the configuration of the run; leave out {names}")
     config = RunDirectory.open(path).config
     if options.data_dir is not None:
         config = config.model_copy(update={"data_dir": options.data_dir})
-    return train(config, path, resume=True, progress=not options.quiet)
+    return train(config, path, resume=True, updates=options.updates, progress=not options.quiet)
+
+
+def started_from(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with the network of a finished run, and with its size and color for pictures, unless given."""
+    run, start = RunDirectory.open(path), start_of(path)
+    network, shape = run.config.network, run.result["shape"]
+    wanted = values.get("network")
+    if isinstance(wanted, Mapping) and wanted.get("name", network.name) != network.name:
+        raise ConfigError(f"{path} has the network {network.name}, so --from cannot start {wanted['name']} with it")
+    taken: dict[str, Any] = {"network": network.model_dump(), "start": start.model_dump()}
+    if of_pictures(values["dataset"]) and len(shape) == 3:
+        taken["data"] = {"size": shape[1:], "color": "gray" if shape[0] == 1 else "rgb"}
+    return merged(taken, values)
 
 
 def values_of(options: Recipe) -> dict[str, Any]:

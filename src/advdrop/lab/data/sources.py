@@ -115,7 +115,7 @@ def load(
     """
     path = Path(dataset).expanduser()
     named = str(dataset) in SOURCES or not path.exists()
-    if not named and (path.is_dir() or path.suffix.lower() == ".csv"):
+    if of_pictures(dataset):
         sides = (size, size) if isinstance(size, int) else size
         others = Path(unlabeled).expanduser() if unlabeled is not None else None
         read = read_images if path.is_dir() else read_csv
@@ -128,6 +128,12 @@ def load(
     if not named:
         return read_npz(path)
     return SOURCES[str(dataset)].read(get(str(dataset), data_dir, download=download, progress=progress))
+
+
+def of_pictures(dataset: str | Path) -> bool:
+    """Return True if a data set is read from picture files: a folder, or a CSV file of their paths."""
+    path = Path(dataset).expanduser()
+    return str(dataset) not in SOURCES and (path.is_dir() or (path.is_file() and path.suffix.lower() == ".csv"))
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:

@@ -45,11 +45,12 @@ def test_the_width_is_a_factor_on_the_filters():
 
 
 @pytest.mark.parametrize(
-    ("side", "sizes"), [(64, [64, 32, 16, 8, 1]), (224, [112, 56, 28, 14, 7, 1]), (13, [13, 7, 4, 2, 1])]
+    ("side", "sizes"),
+    [(40, [40, 20, 10, 5, 1]), (64, [32, 16, 8, 4, 1]), (224, [112, 56, 28, 14, 7, 1]), (13, [13, 7, 4, 2, 1])],
 )
 def test_the_sizes_of_the_maps(side, sizes):
     x, found = torch.randn(1, 3, side, side), []
-    for module in below(resnet18(None, (3, side, side), 10, width=0.1).eval()):
+    for module in below(resnet18(None, (3, side, side), 10, width=0.01).eval()):
         x = module(x)
         if x.dim() == 4 and (not found or found[-1] != x.shape[2]):
             found.append(x.shape[2])

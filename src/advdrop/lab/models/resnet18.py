@@ -14,8 +14,8 @@ from advdrop.masks import AdversarialDropout
 
 GROUPS = 8
 """The groups of a group norm, all with the same number of filters."""
-SMALL = 64
-"""Up to so many pixels a side the first convolution keeps the size of the image."""
+SMALL, MEDIUM = 40, 64
+"""Up to so many pixels a side the first convolution keeps the size of the image, or halves it."""
 
 
 def resnet18(
@@ -36,32 +36,29 @@ def resnet18(
             does not depend on the others of its batch, and several passes can run as one.
         width: a factor on the numbers of filters, which are rounded to a multiple of 8; the layer has 512·width units.
 
-    Shape: ``(B, 3, 64, 64) -> (B, C)``; the maps go from 64 to 32, 16, 8 and 1. From images of more than 64 pixels the
-    larger convolution and the pooling of the original first take a quarter of each side: 224 goes to 56, 28, 14, 7 and
-    1.
+    Shape: ``(B, 3, 64, 64) -> (B, C)``; the maps go from 64 to 32, 16, 8, 4 and 1. Images of up to 40 pixels keep their
+    size in the first convolution. Those of more than 64 begin as in the original: 224 goes to 112, 56, 28, 14, 7 and 1.
 
     References: He, Zhang, Ren and Sun (2016), Deep Residual Learning for Image Recognition, Table 1; Wu and He (2018),
     Group Normalization; Goyal et al. (2017), section 5.1.
 
-    Deviations: images of up to 64 pixels begin with a 3×3 convolution without a pooling, as He et al. do for CIFAR-10.
-    The last norm of each block starts at zero, so that each block starts as its shortcut (Goyal et al.).
+    Deviations: images of up to 64 pixels begin with a 3×3 convolution and no pooling, as He et al. do for CIFAR-10; its
+    stride is 2 above 40 pixels, which costs a quarter. The last norm of each block starts at zero, so that each block
+    starts as its shortcut (Goyal et al.).
     """
     channels, height, across = image_shape("resnet18", shape, least=8)
     checks.choice("norm", norm, get_args(BlockNorm))
     sizes = [GROUPS * max(1, round(filters * width / GROUPS)) for filters in (64, 128, 256, 512)]
-    first = sizes[0]
-    large = max(height, across) > SMALL
+    first, side = sizes[0], max(height, across)
+    kernel, stride = (3, 1) if side <= SMALL else (3, 2) if side <= MEDIUM else (7, 2)
     stem = [
-        nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False)
-        if large
-        else nn.Conv2d(channels, first, 3, padding=1, bias=False),
+        nn.Conv2d(channels, first, kernel, stride=stride, padding=kernel // 2, bias=False),
         _norm(norm, first),
         nn.ReLU(),
-        *([nn.MaxPool2d(3, stride=2, padding=1)] if large else []),
+        *([nn.MaxPool2d(3, stride=2, padding=1)] if side > MEDIUM else []),
     ]
     blocks: list[nn.Module] = []
-    for before, filters in zip([first, *sizes], sizes, strict=False):
-        stride = 1 if before == filters else 2
+    for before, filters, stride in zip([first, *sizes], sizes, (1, 2, 2, 2), strict=False):
         blocks += [ResidualBlock(before, filters, norm, stride), ResidualBlock(filters, filters, norm)]
     top = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), layer or AdversarialDropout(p=0.0, delta=0.05))
     model = he_initialized(nn.Sequential(*stem, *blocks, *top, nn.Linear(sizes[-1], classes)))

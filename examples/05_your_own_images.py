@@ -1,4 +1,4 @@
-"""A folder of images: train/CLASS/*.png, test/CLASS/*.png, and unlabeled/*.png, which are used for training too."""
+"""A folder of images of any size: train/CLASS/*, test/CLASS/*, and unlabeled/*, which are used for training too."""
 
 import tempfile
 from pathlib import Path
@@ -16,12 +16,14 @@ with tempfile.TemporaryDirectory() as place:
         part = "test" if number >= 1500 else "train" if number < 100 else "unlabeled"
         where = folder / (f"{part}/digit{label}" if part != "unlabeled" else part)
         where.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((picture.reshape(8, 8) * 15.9).astype("uint8")).save(where / f"{number}.png")
+        drawn = Image.fromarray((picture.reshape(8, 8) * 15.9).astype("uint8"))
+        drawn.resize((8 + number % 5,) * 2).save(where / f"{number}.png")
 
-    data = load(folder)
+    data = load(folder, size=8)
+    print("\n".join(data.notes))
     print(
         f"{len(data.train)} training images of {data.shape}, {len(data.classes)} classes, {len(data.test)} for testing"
     )
-    config = recipe(data, str(folder), method="vadd-kl", labels="all", updates=300)
+    config = recipe(data, str(folder), method="vadd-kl", updates=300)
     result = train(config, Path(place) / "run", data=data)
     print(f"{result['test_error_percent']:.1f} % test error")

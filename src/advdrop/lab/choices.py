@@ -13,6 +13,9 @@ PresetChoice = Literal["auto", "paper", "authors", "robust"]
 Padding = Literal["reflect", "zeros"]
 Norm = Literal["batch", "mean-only", "weight+mean-only", "none"]
 ExportFormat = Literal["onnx", "torch"]
+BlockNorm = Literal["batch", "group"]
+Color = Literal["rgb", "gray"]
+ColorChoice = Literal["auto", "rgb", "gray", "grey"]
 DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "cifar10")
 """The data sets that have a name."""
 MOST_SEEDS = 1000

@@ -103,7 +103,10 @@ def test_no_command_shows_the_help_and_fails(capsys):
     ("typed", "said"),
     [
         ("tran", "No such command 'tran'. Did you mean 'train'?; see advdrop --help"),
-        ("train --lables 3", "No such option: --lables (Possible options: --labels); see advdrop train --help"),
+        (
+            "train --lables 3",
+            "No such option: --lables (Possible options: --labels, --unlabeled); see advdrop train --help",
+        ),
         ("train --labels many", "labels must be a number of images or 'all', got 'many'"),
         ("train --labels 5", "labels=5 cannot be shared by 10 classes: each needs one at least"),
         ("train --labels 0 --method sadd", "labels must be a number of images or 'all', got '0'"),

@@ -244,6 +244,7 @@ OPTIONS = {
         "dropout": 0.25,
         "second_dropout": False,
     },
+    "resnet18": {"norm": "group", "width": 0.125},
     "network-in-network": {"dropout": 0.25},
     "all-cnn": {"input_dropout": 0.125, "dropout": 0.25},
     "highway": {"dropout": 0.375, "gate_bias": -1.0},

@@ -1,12 +1,15 @@
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 from advdrop.lab import choices
 from advdrop.lab.config.config import ConfigError, overrides
-from advdrop.lab.config.recipes import DATASETS, resolve
+from advdrop.lab.config.recipes import DATASETS, recipe, resolve
 from advdrop.lab.config.terms import METHODS
+from advdrop.lab.data import DataSet, Examples
 from advdrop.lab.data.sources import SOURCES
 from advdrop.masks import flip_budget
 
@@ -157,7 +160,7 @@ def test_the_authors_add_entropy_to_semi_supervised_methods():
 
 @pytest.mark.parametrize(
     ("dataset", "batch", "epochs"),
-    [("mnist", 128, 100), ("svhn", 100, 300), ("cifar10", 100, 300), ("mnist5k", 128, 6), ("own", 100, 10)],
+    [("mnist", 128, 100), ("svhn", 100, 300), ("cifar10", 100, 300), ("mnist5k", 128, 6)],
 )
 def test_all_labels_are_one_stream_and_an_epoch_is_the_training_set(dataset, batch, epochs):
     training = resolved(dataset, labels="all").training
@@ -167,7 +170,38 @@ def test_all_labels_are_one_stream_and_an_epoch_is_the_training_set(dataset, bat
 
 
 def test_all_labels_of_few_images_are_an_update_an_epoch():
-    assert resolved("own", examples=7, labels="all").training.epoch_updates == 1
+    assert resolved("mnist5k", examples=7, labels="all").training.epoch_updates == 1
+
+
+@pytest.mark.parametrize("examples", [7, 100_000])
+def test_your_own_data_with_all_labels_are_one_stream_of_the_usual_length(examples):
+    training = resolved("own", examples=examples, labels="all").training
+    assert (training.labeled, training.unlabeled) == (64, 0)
+    assert (training.updates, training.epoch_updates) == (1000, 100)
+
+
+def test_all_labels_of_your_own_data_are_used_and_a_hundred_of_a_source():
+    assert resolved("own").labels == "all"
+    assert {resolved(name).labels for name in DATASETS} == {100}
+    assert resolved("own", labels=30).labels == 30
+
+
+@pytest.mark.parametrize("preset", ["paper", "robust"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_larger_images_get_a_residual_network(preset, channels):
+    config = resolved("own", shape=(channels, 64, 64), half_labeled=True, preset=preset)
+    assert (config.network.name, config.network.norm, config.network.width) == ("resnet18", "group", 0.25)
+    assert (config.training.labeled, config.training.unlabeled, config.data.pad_crop) == (16, 32, 2)
+    assert config.objective.blend == (pytest.approx(1 / 3) if preset == "robust" else 0)
+
+
+def test_pictures_are_configured_as_they_were_read():
+    x, y = torch.zeros(4, 3, 20, 30, dtype=torch.uint8), torch.arange(4) % 2
+    data = DataSet("mine", Examples(x, y), Examples(x, y), ("a", "b"))
+    assert (recipe(data).data.size, recipe(data).data.color) == (None, None)
+    config = recipe(replace(data, pictures=True), settings={"data": {"flip": True, "size": "auto"}})
+    assert (config.data.size, config.data.color, config.data.flip) == ((20, 30), "rgb", True)
+    assert recipe(replace(data, pictures=True)).data.size == (20, 30)
 
 
 def test_all_labels_of_some_images_are_two_streams():
@@ -239,7 +273,7 @@ def test_naming_the_network_of_the_recipe_changes_nothing():
     ],
 )
 def test_own_data_get_the_recipe_of_their_shape(shape, network, scaling, pad_crop):
-    config = resolved("some/data.npz", shape=shape, data_dir=Path("/data"), preset="paper")
+    config = resolved("some/data.npz", shape=shape, data_dir=Path("/data"), preset="paper", half_labeled=True)
     assert config.network.name == network
     assert (config.data.scaling, config.data.standardize, config.data.pad_crop) == (scaling, True, pad_crop)
     assert (config.training.labeled, config.training.unlabeled, config.training.updates) == (32, 128, 1000)
@@ -280,7 +314,7 @@ def test_own_data_do_not_change_the_recipes():
 
 
 def test_what_is_given_by_itself_is_not_one_of_the_settings():
-    for name in ("dataset", "data_dir", "labels", "method", "preset", "seed"):
+    for name in ("dataset", "data_dir", "unlabeled", "labels", "method", "preset", "seed"):
         with pytest.raises(ConfigError, match=f"^{name} is not one of the settings"):
             resolved("mnist", f"{name}=1")
 

@@ -11,7 +11,8 @@ from halves import above
 
 
 def test_the_names():
-    assert list(NETWORKS) == ["mnist-cnn", "conv-large", "network-in-network", "all-cnn", "highway", "mlp"]
+    names = ["mnist-cnn", "conv-large", "resnet18", "network-in-network", "all-cnn", "highway", "mlp"]
+    assert list(NETWORKS) == names
     for name, network in NETWORKS.items():
         assert network.__name__ == name.replace("-", "_")
         assert getattr(models, network.__name__) is network
@@ -52,7 +53,11 @@ def test_options_arrive():
         ((2, 32, 32), "mlp"),
         ((1, 28, 28), "mnist-cnn"),
         ((1, 8, 8), "mlp"),
-        ((1, 64, 64), "mnist-cnn"),
+        ((1, 40, 40), "mnist-cnn"),
+        ((1, 64, 64), "resnet18"),
+        ((3, 41, 30), "resnet18"),
+        ((3, 80, 15), "mlp"),
+        ((4, 64, 64), "mlp"),
         ((30,), "mlp"),
         ((1,), "mlp"),
         ((3, 32), "mlp"),

@@ -20,11 +20,11 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.terms import Terms
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.data.sources import load
 from advdrop.lab.engine.evaluate import outputs
 from advdrop.lab.engine.jobs import Cell
 from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.progress import duration
+from advdrop.lab.engine.run import load_data
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
@@ -114,7 +114,7 @@ def answer_for(path: Path, data: DataSet | None = None, progress: bool = True) -
     if several or not uses_unlabeled(config) or not (many := unlabeled_images(run.split)):
         return None
     if data is None:
-        data = load(config.dataset, config.data_dir, download=False, progress=False)
+        data = load_data(config, download=False)
     alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0})
     cell = baseline_of(run, config.model_copy(update={"method": BASELINE, "objective": alone}))
     if progress and not cell.finished:

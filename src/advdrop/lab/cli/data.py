@@ -36,6 +36,8 @@ def run_check(options: DataCheck) -> int:
         print(check(options.dataset, options.data_dir))
         return 0
     data = load(options.dataset, options.data_dir, download=False)
+    for note in data.notes:
+        print(note)
     labeled = int((data.train.y >= 0).sum())
     print(
         f"{options.dataset}: {len(data.train):,} training examples of {data.shape}, {labeled:,} of them labeled, "

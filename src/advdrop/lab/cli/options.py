@@ -9,7 +9,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from advdrop.lab.choices import DATASETS, MOST_SEEDS, ExportFormat, Precision, PresetChoice, PresetName
+from advdrop.lab.choices import DATASETS, MOST_SEEDS, ColorChoice, ExportFormat, Precision, PresetChoice, PresetName
 
 
 def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
@@ -60,12 +60,25 @@ class Recipe:
 
     dataset: str | None = _what(
         None,
-        "Name (advdrop data list shows them), .npz file or folder of images.",
+        "Name (advdrop data list shows them), folder of images, CSV file of path,label, or .npz file.",
         show_default="mnist5k",
         autocompletion=_complete_dataset,
     )
+    unlabeled: Path | None = _what(None, "Folder of more images, without labels.", callback=_home, metavar="DIR")
+    size: str | None = _what(
+        None,
+        "Pixels of each side that images are resized to. auto: the size that all have, else their median, at most 64.",
+        metavar="<int|auto>",
+        show_default="auto",
+    )
+    color: ColorChoice | None = _what(
+        None, "What images are converted to. auto: gray if all of them are gray, else rgb.", show_default="auto"
+    )
     labels: str | None = _what(
-        None, "Number of labels to use, equally many of each class, or 'all'.", metavar="<int|all>", show_default="100"
+        None,
+        "Number of labels to use, equally many of each class, or 'all'.",
+        metavar="<int|all>",
+        show_default="100, and all of your own data",
     )
     preset: PresetChoice | None = _what(
         None,
@@ -92,6 +105,10 @@ class Train(Recipe):
     Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, mean-teacher, r-drop,
     fraternal, and sums of them such as vadd-kl+vat.
 
+    Your own images are a folder with a folder for each class, or a CSV file with the columns path and label. Images in
+    the folder unlabeled/ have no label and are used too. The images may have any size and color. Without a folder test/
+    every fifth labeled image is for testing.
+
     Each data set has a recipe with all settings; --dry-run shows them. A --config file overrides the recipe, the other
     options override the file, and --set overrides everything.
 
@@ -99,9 +116,13 @@ class Train(Recipe):
       advdrop train
       advdrop train --method pi --labels 200 --seed 1
       advdrop train first --dataset mnist --labels 1000 --data-dir ~/data
-      advdrop train --dataset my.npz --labels all --set network.delta=0.1
+      advdrop train --dataset my-images/
+      advdrop train --dataset labels.csv --unlabeled more-images/ --size 32 --color gray
+      advdrop train --dataset my.npz --set network.delta=0.1
       advdrop train --config my.yaml --dry-run
       advdrop train --resume runs/first
+      advdrop train --resume runs/first --updates 2000
+      advdrop train second --from runs/first --dataset other-images/
     """
 
     name: str | None = Argument(
@@ -121,7 +142,12 @@ class Train(Recipe):
     nodes: int | None = _machine(None, "Number of machines.")
     force: bool = _option(False, "Replace the run of the same name.", "--force", panel="Files")
     out: Path | None = _file(None, "Run directory, instead of runs/NAME.")
-    resume: Path | None = _file(None, "Continue the run in this directory, with its configuration.")
+    resume: Path | None = _file(
+        None, "Continue the run in this directory, with its configuration. With a larger --updates, extend it."
+    )
+    from_: Path | None = _file(
+        None, "Start with the weights of this finished run, of other data or other classes.", "--from", metavar="RUN"
+    )
 
 
 @dataclass(kw_only=True)
@@ -375,5 +401,5 @@ class DataCheck:
       advdrop data check my-images/
     """
 
-    dataset: str = Argument(..., help="Name, .npz file or folder of images.")
+    dataset: str = Argument(..., help="Name, folder of images, CSV file of path,label, or .npz file.")
     data_dir: Path | None = _data_dir()

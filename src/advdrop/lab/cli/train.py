@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from advdrop.lab.choices import DATASETS
 from advdrop.lab.cli.answer import answer_for, is_own
 from advdrop.lab.cli.options import Recipe, Train
-from advdrop.lab.config.config import ConfigError, RunConfig, expanded, merged, overrides, read_yaml
+from advdrop.lab.config.config import ConfigError, Data, RunConfig, expanded, explain, merged, overrides, read_yaml
 from advdrop.lab.config.recipes import recipe
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.data.sources import load
+from advdrop.lab.data.sources import load, of_pictures
+from advdrop.lab.engine.continuing import start_of
 from advdrop.lab.engine.progress import duration
 from advdrop.lab.engine.run import estimate, split_of, train
 from advdrop.lab.engine.rundir import RunDirectory
 
-DEFAULTS = {"dataset": "mnist5k", "data_dir": None, "labels": 100, "method": "vadd-qe", "preset": "auto", "seed": 0}
-SECTIONS = {"engine": ("devices", "nodes", "precision"), "training": ("updates",)}
+DEFAULTS = {
+    "dataset": "mnist5k",
+    "data_dir": None,
+    "unlabeled": None,
+    "labels": None,
+    "method": "vadd-qe",
+    "preset": "auto",
+    "seed": 0,
+}
+SECTIONS = {"data": ("size", "color"), "engine": ("devices", "nodes", "precision"), "training": ("updates",)}
 """The options that set a value in a section of the configuration."""
 LARGE_BATCH = 10_000
 """A batch may be larger than a small data set, but not larger than this."""
@@ -36,6 +48,8 @@ def run_train(options: Train) -> int:
         if options.name is not None:
             check_name(options.name)
         values = values_of(options)
+        if options.from_ is not None:
+            values = started_from(options.from_, values)
         data = dataset_of(values, options)
         config = config_of(values, data)
         name = f"{Path(config.dataset).stem}-{config.labels}-{config.method}-{config.seed}"
@@ -75,15 +89,28 @@ def check_name(name: str) -> None:
 
 
 def resume(path: Path, options: Train) -> dict[str, Any]:
-    """Continue a run with the configuration that it was started with."""
+    """Continue a run with the configuration that it was started with, or extend it."""
     given = [field.name for field in fields(options) if getattr(options, field.name) != field.default.default]  # type: ignore[union-attr]
-    if ignored := sorted({*given} - {"resume", "quiet", "data_dir", "baseline"}):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+    if ignored := sorted({*given} - {"resume", "updates", "quiet", "data_dir", "baseline"}):
+        names = ", ".join(f"--{name.replace('_', '-').strip('-')}" for name in ignored)
         raise ValueError(f"--resume uses the configuration of the run; leave out {names}")
     config = RunDirectory.open(path).config
     if options.data_dir is not None:
         config = config.model_copy(update={"data_dir": options.data_dir})
-    return train(config, path, resume=True, progress=not options.quiet)
+    return train(config, path, resume=True, updates=options.updates, progress=not options.quiet)
+
+
+def started_from(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with the network of a finished run, and with its size and color for pictures, unless given."""
+    run, start = RunDirectory.open(path), start_of(path)
+    network, shape = run.config.network, run.result["shape"]
+    wanted = values.get("network")
+    if isinstance(wanted, Mapping) and wanted.get("name", network.name) != network.name:
+        raise ConfigError(f"{path} has the network {network.name}, so --from cannot start {wanted['name']} with it")
+    taken: dict[str, Any] = {"network": network.model_dump(), "start": start.model_dump()}
+    if of_pictures(values["dataset"]) and len(shape) == 3:
+        taken["data"] = {"size": shape[1:], "color": "gray" if shape[0] == 1 else "rgb"}
+    return merged(taken, values)
 
 
 def values_of(options: Recipe) -> dict[str, Any]:
@@ -91,7 +118,7 @@ def values_of(options: Recipe) -> dict[str, Any]:
     file = expanded(read_yaml(options.config, "configuration")) if options.config is not None else {}
     sections = {section: found for section, names in SECTIONS.items() if (found := _given(options, names))}
     values = merged(DEFAULTS, file, _given(options, DEFAULTS), sections, overrides(options.set))
-    for key in ("dataset", "method", "preset", "data_dir"):
+    for key in ("dataset", "method", "preset", "data_dir", "unlabeled"):
         if not isinstance(values[key], str | type(DEFAULTS[key]) | Path):
             raise ConfigError(f"{key} must be a text, got {reprlib.repr(values[key])}")
     return values
@@ -102,8 +129,25 @@ def _given(options: Recipe, names: Iterable[str]) -> dict[str, Any]:
 
 
 def dataset_of(values: Mapping[str, Any], options: Recipe) -> DataSet:
-    """Load the data set. A dry run downloads nothing."""
-    return load(values["dataset"], values["data_dir"], download=not options.dry_run, progress=not options.quiet)
+    """Load the data set, and say what there is to say about it. A dry run downloads nothing."""
+    section = values.get("data")
+    how = {key: section[key] for key in ("size", "color") if key in section} if isinstance(section, Mapping) else {}
+    try:
+        wanted = Data.model_validate(how)
+    except ValidationError as error:
+        raise ConfigError(f"data.{explain(error)}") from None
+    data = load(
+        values["dataset"],
+        values["data_dir"],
+        size=wanted.size,
+        color=wanted.color,
+        unlabeled=values["unlabeled"],
+        download=not options.dry_run,
+        progress=not options.quiet,
+    )
+    for note in data.notes:
+        print(note, file=sys.stderr)
+    return data
 
 
 def config_of(values: Mapping[str, Any], data: DataSet) -> RunConfig:
@@ -111,8 +155,9 @@ def config_of(values: Mapping[str, Any], data: DataSet) -> RunConfig:
     given = {key: values[key] for key in DEFAULTS}
     if given["dataset"] not in DATASETS:
         given["dataset"] = str(Path(given["dataset"]).expanduser().absolute())
-    if given["data_dir"] is not None:
-        given["data_dir"] = Path(given["data_dir"]).expanduser().absolute()
+    for key in ("data_dir", "unlabeled"):
+        if given[key] is not None:
+            given[key] = Path(given[key]).expanduser().absolute()
     settings = {key: value for key, value in values.items() if key not in DEFAULTS}
     config = recipe(data, **given, settings=settings)
     most = max(len(data.train), LARGE_BATCH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,7 +12,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.choices import Granularity, PassName, Scale
-from advdrop.lab.choices import MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
+from advdrop.lab.choices import BlockNorm, Color, MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
 from advdrop.lab.config.terms import (
     METHODS,
     BelowOne,
@@ -28,14 +29,41 @@ from advdrop.lab.config.terms import (
 from advdrop.lab.files import read_small
 from advdrop.suggest import did_you_mean
 
+LARGEST = 1024
+"""The most pixels of a side that pictures are resized to. More is a typing mistake."""
+
 
 class ConfigError(ValueError):
     """A configuration that is not valid. The message is one line that names the key, the value and the way out."""
 
 
+def _parse_size(size: Any) -> Any:
+    """Return the size of images as a pair of height and width, or None for auto."""
+    if size is None or size == "auto":
+        return None
+    sides = [size, size] if isinstance(size, int | str) else size
+    with suppress(TypeError, ValueError):
+        height, width = (int(side) for side in sides)
+        if min(height, width) >= 1 and max(height, width) <= LARGEST:
+            return height, width
+    raise ValueError(
+        f"size must be auto, or a number of pixels from 1 to {LARGEST} such as 64, got {reprlib.repr(size)}"
+    )
+
+
+def _parse_color(color: Any) -> Any:
+    return {"auto": None, "grey": "gray"}.get(color, color) if isinstance(color, str) else color
+
+
 class Data(Section):
     """How stored images become batches."""
 
+    size: Annotated[tuple[int, int] | None, BeforeValidator(_parse_size)] = Field(
+        None, description="height and width that pictures are resized to; auto and null: chosen when they are read"
+    )
+    color: Annotated[Color | None, BeforeValidator(_parse_color)] = Field(
+        None, description="rgb or gray, for pictures; auto and null: chosen when they are read"
+    )
     scaling: Scaling = Field("unit", description="unit: x/255; centered: (x - 127.5)/255; none")
     standardize: bool = Field(False, description="mean 0 and variance 1 of each channel, fitted on training images")
     zca: bool = Field(False, description="ZCA whitening, fitted on training images")
@@ -79,6 +107,14 @@ class ConvLarge(Network):
     second_dropout: bool = Field(True, description="dropout after the second pooling too, which Table B.2 leaves out")
 
 
+class ResNet18(Network):
+    """ResNet-18 (He et al., 2016), for larger images."""
+
+    name: Literal["resnet18"] = "resnet18"
+    norm: BlockNorm = Field("batch", description="after each convolution")
+    width: Positive = Field(1.0, description="factor on all numbers of filters")
+
+
 class NetworkInNetwork(Network):
     """Network in Network (Lin et al., 2013)."""
 
@@ -110,7 +146,9 @@ class Mlp(Network):
     dropout: Share = Field(0.0, description="DROP probability between hidden layers")
 
 
-AnyNetwork = Annotated[MnistCnn | ConvLarge | NetworkInNetwork | AllCnn | Highway | Mlp, Field(discriminator="name")]
+AnyNetwork = Annotated[
+    MnistCnn | ConvLarge | ResNet18 | NetworkInNetwork | AllCnn | Highway | Mlp, Field(discriminator="name")
+]
 NETWORKS = {kind.model_fields["name"].default: kind for kind in get_args(get_args(AnyNetwork)[0])}
 
 
@@ -136,6 +174,13 @@ class Optimizer(Section):
     epsilon: Positive = Field(1e-8, description="Adam's ε")
 
 
+class Earlier(Section):
+    """A part of the training that was done before it was extended."""
+
+    until: Count = Field(description="its last update")
+    updates: Count = Field(description="the length that the training should have had then")
+
+
 class Training(Section):
     """The length of the training and the sizes of its batches. A batch is that of one update, over all devices."""
 
@@ -147,6 +192,19 @@ class Training(Section):
         1, description="epochs between two measurements of the test error; 0: only at the end"
     )
     measure_every: Whole = Field(10, description="updates between measurements of the mask search; 0: never")
+    earlier: tuple[Earlier, ...] = Field((), description="the parts before the training was extended")
+
+    def progress(self, update: int) -> float:
+        """Return the share of the training that is done before an update, for the schedules.
+
+        Before an extension it is the share of the length of that time.
+
+        >>> before = Earlier(until=100, updates=100)
+        >>> extended = Training(updates=200, epoch_updates=10, labeled=8, unlabeled=8, earlier=(before,))
+        >>> extended.progress(50), extended.progress(100), extended.progress(150)
+        (0.5, 0.5, 0.75)
+        """
+        return update / next((part.updates for part in self.earlier if update < part.until), self.updates)
 
 
 class Engine(Section):
@@ -169,11 +227,20 @@ MethodName = Annotated[str, AfterValidator(lambda method: "+".join(parse_method(
 """Terms that are added to the cross-entropy, such as ``vadd-kl+vat``."""
 
 
+class Start(Section):
+    """The finished run whose weights a training starts with."""
+
+    run: Path = Field(description="its directory")
+    sha256: str = Field(description="the digest of its weights")
+
+
 class RunConfig(Section):
     """The whole configuration, as ``config.yaml`` holds it."""
 
     dataset: str
     data_dir: Path | None = None
+    unlabeled: Path | None = None
+    start: Start | None = None
     labels: Count | Literal["all"]
     method: MethodName
     preset: PresetName
@@ -226,7 +293,7 @@ class RunConfig(Section):
     def differences(self, other: RunConfig) -> list[str]:
         """Return the keys, such as ``network.delta``, in which the two differ.
 
-        The folder of the data makes no difference, nor does what one of them leaves to the machine. A term that one of
+        The folders of the data make no difference, nor does what one of them leaves to the machine. A term that one of
         them lacks is one key, such as ``objective.terms.vat``.
         """
         mine, others = (config.model_dump(mode="json", exclude={"data_dir"}) for config in (self, other))

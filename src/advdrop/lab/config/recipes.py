@@ -38,6 +38,13 @@ SHORT: Values = {  # ours
     "optimizer": {"learning_rate": 0.001, "ramp_down": 0.3},
     "training": {"updates": 1000, "epoch_updates": 100, "labeled": 32, "unlabeled": 128},
 }
+ONE_STREAM: Values = {"training": {"labeled": 64, "unlabeled": 0}}
+"""Ours, for your own data if all of them have a label. Few images would make few updates if an epoch saw each once."""
+LARGE_IMAGES: Values = {
+    # Ours: smaller batches and a quarter of the filters, so that 64×64 pixels take minutes on two cores.
+    "network": {"name": "resnet18", "p": 0.5, "delta": 0.05, "norm": "group", "width": 0.25},
+    "training": {"labeled": 16, "unlabeled": 32},
+}
 DIGITS: Values = {  # 8x8 pixels are too few for three poolings
     **SHORT,
     "data": {"scaling": "unit"},
@@ -88,12 +95,13 @@ def resolve(
     *,
     shape: Sequence[int],
     examples: int,
-    labels: Labels = 100,
+    labels: Labels | None = None,
     method: str = "vadd-qe",
     preset: PresetChoice = "auto",
     seed: int = 0,
     updates: int | None = None,
     data_dir: Path | None = None,
+    unlabeled: Path | None = None,
     half_labeled: bool = False,
     settings: Values | None = None,
 ) -> RunConfig:
@@ -103,13 +111,14 @@ def resolve(
         dataset: the name of a source, or a path. A path gets the recipe for examples of its shape.
         shape: the shape of one example.
         examples: the number of training examples. In supervised learning an epoch sees each of them once.
-        labels: how many labels are used, or ``"all"``.
+        labels: how many labels are used, or ``"all"``. By default 100 of a source and all of your own data.
         method: terms added with ``+``.
         preset: the choices that the paper leaves open. ``"auto"``: those of the paper for its data sets, the robust
             ones for all others.
         seed: the seed of the split, the initialization, the order and the noise.
         updates: the length of the training, if not that of the recipe.
         data_dir: the folder of the data files.
+        unlabeled: the folder of more images without labels.
         half_labeled: whether some training examples have no label, so that even ``"all"`` leaves unlabeled ones.
         settings: nested values that override the recipe, such as ``{"training": {"updates": 100}}``.
     """
@@ -119,8 +128,9 @@ def resolve(
         raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
     choices, settings = PRESETS[preset], settings or {}
     terms = [term for term in parse_method(method) if term != "dropout"]
+    labels = labels if labels is not None else 100 if dataset in DATASETS else "all"
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
-    if doubled := {*given, "data_dir"} & settings.keys():
+    if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
     supervised = labels == "all" and not half_labeled
     recipe = merged(
@@ -141,13 +151,13 @@ def resolve(
     objective = {"terms": options, "entropy": entropy, "updating": sorted(choices.updating)}
     recipe = merged(recipe, {"objective": objective})
     if supervised:
-        recipe = merged(recipe, _supervised(recipe, examples))
+        recipe = merged(recipe, _supervised(recipe, examples) if dataset in DATASETS else ONE_STREAM)
     wanted = settings.get("network")
     if isinstance(wanted, Mapping) and wanted.get("name", recipe["network"]["name"]) != recipe["network"]["name"]:
         # The options of one network mean nothing to another.
         recipe["network"] = {key: recipe["network"][key] for key in ("p", "delta", "scale")}
     length = {} if updates is None else {"training": {"updates": updates}}
-    return RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir}))
+    return RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir, "unlabeled": unlabeled}))
 
 
 def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConfig:
@@ -158,11 +168,16 @@ def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConf
         dataset: its name or path for the record, if not its own name.
         options: those of :func:`resolve`, such as ``method``, ``labels``, ``updates``, ``seed`` and ``settings``.
     """
+    settings = options.pop("settings", None) or {}
+    if data.pictures:  # so that the same pictures are read in the same way again
+        channels, *size = data.shape
+        settings = merged(settings, {"data": {"size": size, "color": "rgb" if channels == 3 else "gray"}})
     return resolve(
         dataset or data.name,
         shape=data.shape,
         examples=len(data.train),
         half_labeled=bool((data.train.y == UNLABELED).any()),
+        settings=settings,
         **options,
     )
 
@@ -171,16 +186,14 @@ def own_data(shape: Sequence[int]) -> Values:
     """Return the recipe for the user's own images or tables. It is ours, and short."""
     images = len(shape) == 3
     network = default_network(shape)
-    return {
-        **SHORT,
-        "data": {
-            "scaling": "unit" if images else "none",
-            "standardize": True,
-            "overlap": True,  # few images, so that all of them are used
-            "pad_crop": 2 * (network == "conv-large"),
-        },
-        "network": {"name": network, "p": 0.5, "delta": 0.05},
+    data = {
+        "scaling": "unit" if images else "none",
+        "standardize": True,
+        "overlap": True,  # few images, so that all of them are used
+        "pad_crop": 2 * (network in ("conv-large", "resnet18")),
     }
+    own = merged(SHORT, {"data": data, "network": {"name": network, "p": 0.5, "delta": 0.05}})
+    return merged(own, LARGE_IMAGES) if network == "resnet18" else own
 
 
 def robust(shape: Sequence[int]) -> Values:
@@ -193,7 +206,7 @@ def robust(shape: Sequence[int]) -> Values:
     convolutional = len(shape) == 3 and min(shape[1:]) >= 16
     small = {"name": "mnist-cnn", "p": 0.5, "delta": 0.005, "batch_norm": True, "dropout": 0.2}
     dense = {"name": "mlp", "p": 0.2, "delta": 0.05, "hidden": (256, 128), "dropout": 0.2}
-    return {
+    recipe = {
         "data": {"standardize": True, "pad_crop": 2 * convolutional, "overlap": False},
         "network": small if convolutional else dense,
         "objective": {"ramp": 0.3, "blend": 1 / 3},
@@ -201,6 +214,9 @@ def robust(shape: Sequence[int]) -> Values:
         "optimizer": {"learning_rate": 0.002, "ramp_down": 0.3},
         "training": {"labeled": 32, "unlabeled": 64},
     }
+    if default_network(shape) != "resnet18":
+        return recipe
+    return {**recipe, **LARGE_IMAGES}  # nothing larger was tried, so only the cost was chosen
 
 
 def _supervised(recipe: Values, examples: int) -> Values:

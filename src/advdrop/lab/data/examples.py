@@ -99,12 +99,16 @@ class DataSet:
         train: the examples to learn from; some or all may be unlabeled.
         test: the examples that the error is measured on, all labeled.
         classes: the names of the classes; a label is a position in them.
+        notes: what a user should know about how the data were read.
+        pictures: whether they were read from picture files, which can be read in another size and color.
     """
 
     name: str
     train: Examples
     test: Examples
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    pictures: bool = False
 
     def __post_init__(self) -> None:
         if len(self.train) == 0 or len(self.test) == 0:

@@ -1,12 +1,9 @@
-"""Your own data: arrays in npz files, and folders of images."""
+"""Your own arrays: npz files."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from unicodedata import category
 from zipfile import is_zipfile
 
@@ -20,16 +17,8 @@ from advdrop.lab.data.examples import (
     DataSet,
     Examples,
     check_memory,
-    every_fifth,
     reading,
 )
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-"""What an image file may hold, whatever its name is. Pillow knows others too, and runs Ghostscript for one of them."""
 
 
 class RawPart(NamedTuple):
@@ -102,7 +91,8 @@ def _channels_first(where: str, x: Array) -> Array:
 def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     """Build a data set from arrays; a label becomes its position among the sorted labels of the training examples.
 
-    Labels are integers or text. ``-1`` and the empty text mean no label, which only training examples may have.
+    Labels are integers or text. The integer -1 and the empty text mean no label, which only training examples may have;
+    the text ``"-1"`` is a class.
     """
     (known, y_train), (asked, y_test) = _labels(train), _labels(test)
     if y_train.dtype.kind != y_test.dtype.kind:
@@ -140,98 +130,3 @@ def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:
         )
     y = y.astype(np.int64)
     return y != UNLABELED, y
-
-
-def read_images(root: Path) -> DataSet:
-    """Read a data set from a folder of images, a folder for each class.
-
-    ``ROOT/train/CLASS/*`` and ``ROOT/test/CLASS/*``, or ``ROOT/CLASS/*`` of which `every_fifth` is held out as test.
-    Images in ``ROOT/unlabeled`` are added to the training examples. Files are sorted by name. Hidden files, and files
-    that are not images by their name, are ignored.
-
-    All images must have one size, and be gray ``(N, 1, H, W)`` or color ``(N, 3, H, W)``: bilevel images count as gray,
-    palettes and other color spaces as color. Transparency is dropped. More than 8 bits a channel are refused. Of an
-    animation the first picture is read, and a rotation by EXIF is not applied.
-    """
-    with reading(root, advice="rename or repair it"):
-        return _read_images(root)
-
-
-def _read_images(root: Path) -> DataSet:
-    if (root / "train").is_dir():
-        train, test = _class_files(root / "train"), _class_files(root / "test")
-    else:
-        found = [(file, label) for file, label in _class_files(root) if label != "unlabeled"]
-        held_out = every_fifth(np.array([label for _, label in found]))
-        train = [pair for pair, out in zip(found, held_out, strict=True) if not out]
-        test = [pair for pair, out in zip(found, held_out, strict=True) if out]
-    if not train or not test:
-        raise DataError(
-            f"{root}: no {'test' if train else 'training'} images; it needs train/CLASS/*.png and test/CLASS/*.png, or "
-            "CLASS/*.png with five or more images a class"
-        )
-    train += [(file, "") for file in _image_files(root / "unlabeled")]
-    pixels = _read_image_files([file for file, _ in (*train, *test)])
-    labels = np.array([label for _, label in (*train, *test)])
-    (x_train, x_test), (y_train, y_test) = (np.split(array, [len(train)]) for array in (pixels, labels))
-    first, second = RawPart(f"{root}: training", x_train, y_train), RawPart(f"{root}: test", x_test, y_test)
-    return build(root.resolve().name, first, second)
-
-
-def _class_files(folder: Path) -> list[tuple[Path, str]]:
-    """Return the images below each folder in ``folder``, with its name; a folder without images is not a class."""
-    folders = folder.iterdir() if folder.is_dir() else ()
-    classes = sorted(path for path in folders if path.is_dir() and not path.name.startswith("."))
-    return [(file, path.name) for path in classes for file in _image_files(path)]
-
-
-def _image_files(folder: Path) -> list[Path]:
-    """Return the images in a folder and below; one that cannot be opened is not left out in silence."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    found = []
-    for base, folders, names in os.walk(folder, onerror=refuse) if folder.is_dir() else ():
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(base, name) for name in names if not name.startswith(".")]
-    images = sorted(path for path in found if path.suffix.lower() in IMAGE_SUFFIXES)
-    if odd := [path for path in images if not path.is_file()]:  # to open a pipe would wait forever
-        raise DataError(f"{odd[0]} is a link to nothing, a pipe or a device, not an image; remove it")
-    return images
-
-
-def _read_image_files(files: Sequence[Path]) -> Array:
-    """Read image files of one size and kind as ``(N, C, H, W)``, with C of 1 (gray) or 3 (color)."""
-    from PIL import Image
-
-    pixels: Array = np.empty(0)
-    with warnings.catch_warnings():
-        # Pillow only warns of images that unpack to gigabytes.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        for number, file in enumerate(files):
-            with reading(file), Image.open(file, formats=IMAGE_FORMATS) as image:
-                if number and (image.height, image.width) != pixels.shape[2:]:  # an image may be too large to unpack
-                    shown, other = f"{image.width}×{image.height}", f"{pixels.shape[3]}×{pixels.shape[2]}"
-                    raise DataError(f"{file} has the size {shown}, {files[0]} has {other}; resize them to one size")
-                found = image_pixels(image, file)
-            if not number:
-                check_memory(file.parent, len(files) * found.size)
-                pixels = np.empty((len(files), *found.shape), np.uint8)
-            elif len(found) != pixels.shape[1]:
-                kind, other = ("gray", "in color") if len(found) == 1 else ("in color", "gray")
-                raise DataError(f"{file} is {kind}, {files[0]} is {other}; convert them to one kind first")
-            pixels[number] = found
-    return pixels
-
-
-def image_pixels(image: Image, file: Path) -> Array:
-    """Return the pixels ``(1 or 3, H, W)`` of a Pillow image from a file."""
-    if image.mode.startswith(("I", "F")):
-        raise DataError(f"{file} has the mode {image.mode}, more than 8 bits a channel; convert it to 8 bits first")
-    if image.mode in ("1", "L", "LA", "La"):
-        return np.asarray(image.convert("L"))[None]
-    if image.mode in ("P", "PA"):
-        # Pillow warns when the transparency of a palette is dropped in one step.
-        image = image.convert("RGBA")
-    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)

@@ -35,6 +35,7 @@ def opened(source: Path | IO[bytes], name: str = "the image") -> Iterator[Image]
 
     where = source if isinstance(source, Path) else Path(name)
     with warnings.catch_warnings(), reading(where, advice="repair it or leave it out"):
+        warnings.simplefilter("ignore", UserWarning)  # of metadata that are damaged
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(source, formats=FORMATS) as image:
             yield image
@@ -55,6 +56,7 @@ def pixels(image: Image, shape: tuple[int, int, int]) -> Array:
     from PIL import Image, ImageOps
 
     channels, height, width = shape
+    image.draft(None, (2 * max(height, width),) * 2)  # a large JPEG file is read at a half, a quarter or an eighth
     image = _eight_bits(ImageOps.exif_transpose(image))
     if image.has_transparency_data:
         image = image.convert("RGBA")

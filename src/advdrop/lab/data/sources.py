@@ -14,9 +14,12 @@ from typing import Any
 
 import yaml
 
+from advdrop.lab.choices import Color
 from advdrop.lab.data.examples import DataError, DataSet, reading
+from advdrop.lab.data.folders import read_csv, read_images
 from advdrop.lab.data.formats import LARGEST, READERS
-from advdrop.lab.data.own import read_images, read_npz
+from advdrop.lab.data.own import read_npz
+from advdrop.lab.data.picture_files import Size
 from advdrop.lab.files import cache_folder
 from advdrop.suggest import did_you_mean
 
@@ -83,25 +86,54 @@ SOURCES = _catalog()
 
 
 def load(
-    dataset: str | Path, data_dir: Path | str | None = None, *, download: bool = True, progress: bool = False
+    dataset: str | Path,
+    data_dir: Path | str | None = None,
+    *,
+    size: int | Size | None = None,
+    color: Color | None = None,
+    unlabeled: Path | str | None = None,
+    download: bool = True,
+    progress: bool = False,
 ) -> DataSet:
     """Load a data set by its name, or your own.
 
     Args:
-        dataset: a name in `SOURCES`, or the path of an npz file (`read_npz`) or of a folder of images (`read_images`).
-            Write ``./`` before a folder that has the name of a source.
+        dataset: a name in `SOURCES`, or the path of a folder of pictures (`read_images`), of a CSV file of their paths
+            and labels (`read_csv`) or of an npz file (`read_npz`). Write ``./`` before a folder that has the name of a
+            source.
         data_dir: see `data_folder`. Missing files are downloaded to it.
+        size: pixels of each side, or height and width, that pictures are resized to; by default see `choose`.
+        color: ``"rgb"`` or ``"gray"``, for pictures; by default see `choose`.
+        unlabeled: a folder of more pictures, which have no label.
         download: whether files may be downloaded.
         progress: show progress even if stderr is not a terminal.
+
+    What a user should know about how the data were read, such as skipped files, is in ``notes`` of the result.
 
     >>> load("digits").shape
     (1, 8, 8)
     """
     path = Path(dataset).expanduser()
-    if str(dataset) in SOURCES or not path.exists():
-        folder = get(str(dataset), data_dir, download=download, progress=progress)
-        return SOURCES[str(dataset)].read(folder)
-    return read_npz(path) if path.is_file() else read_images(path)
+    named = str(dataset) in SOURCES or not path.exists()
+    if of_pictures(dataset):
+        sides = (size, size) if isinstance(size, int) else size
+        others = Path(unlabeled).expanduser() if unlabeled is not None else None
+        read = read_images if path.is_dir() else read_csv
+        return read(path, size=sides, color=color, unlabeled=others, progress=progress)
+    if named:
+        missing(str(dataset), data_dir)  # an error if there is no such name
+    for option, value in (("size", size), ("color", color), ("unlabeled", unlabeled)):
+        if value is not None:
+            raise DataError(f"{option}={value} is for folders of images and CSV files; {dataset} is read as it is")
+    if not named:
+        return read_npz(path)
+    return SOURCES[str(dataset)].read(get(str(dataset), data_dir, download=download, progress=progress))
+
+
+def of_pictures(dataset: str | Path) -> bool:
+    """Return True if a data set is read from picture files: a folder, or a CSV file of their paths."""
+    path = Path(dataset).expanduser()
+    return str(dataset) not in SOURCES and (path.is_dir() or (path.is_file() and path.suffix.lower() == ".csv"))
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:
@@ -137,7 +169,7 @@ def missing(name: str, data_dir: Path | str | None = None) -> tuple[str, ...]:
     if name not in SOURCES:
         raise DataError(
             f"no data set {name!r}{did_you_mean(name.lower(), SOURCES)}, and no such path; there are "
-            f"{', '.join(SOURCES)}, and any npz file or folder by its path"
+            f"{', '.join(SOURCES)}, and any folder, CSV file or npz file by its path"
         )
     source, base = SOURCES[name], data_folder(data_dir)
     if not source.files or source.find(base):

@@ -17,8 +17,10 @@ from typing import Any, Literal, TypeVar
 import psutil  # type: ignore[import-untyped]
 import torch
 
+from advdrop.lab.choices import Color
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.examples import DataSet
+from advdrop.lab.data.picture_files import Size
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import INTERVAL, Tell, side_by_side
 from advdrop.lab.engine.devices import device_of
@@ -72,7 +74,8 @@ class Cell:
 
     def __call__(self, tell: Tell) -> Result:
         """Run it in a worker; if it has to stop, it saves first."""
-        data = cached_data(self.config.dataset, self.config.data_dir)
+        config = self.config
+        data = cached_data(config.dataset, config.data_dir, config.data.size, config.data.color, config.unlabeled)
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -86,9 +89,11 @@ class Cell:
 
 
 @lru_cache(maxsize=1)
-def cached_data(dataset: str, data_dir: Path | None) -> DataSet:
+def cached_data(
+    dataset: str, data_dir: Path | None, size: Size | None, color: Color | None, unlabeled: Path | None
+) -> DataSet:
     """Read the data once per process, not once per run; the command has made sure that the files are there."""
-    return load(dataset, data_dir, download=False)
+    return load(dataset, data_dir, size=size, color=color, unlabeled=unlabeled, download=False)
 
 
 @dataclass(frozen=True)

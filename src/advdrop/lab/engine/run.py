@@ -23,13 +23,14 @@ from advdrop.lab.data.examples import DataSet, Examples, reading
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.companion import Blend, Companion, blended
+from advdrop.lab.engine.continuing import extended, load_start
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, outputs
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.model import write_model
 from advdrop.lab.engine.progress import Progress
-from advdrop.lab.engine.rundir import RESTART, RunDirectory, RunError
+from advdrop.lab.engine.rundir import BEFORE, RESTART, RunDirectory, RunError
 from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
@@ -49,6 +50,7 @@ def train(
     data: DataSet | None = None,
     progress: bool = True,
     name: str | None = None,
+    updates: int | None = None,
     tell: Callable[[int], bool | None] | None = None,
 ) -> dict[str, Any]:
     """Train to the end and return the content of ``result.json``.
@@ -56,7 +58,8 @@ def train(
     Args:
         config: the run, see ``advdrop.lab.config.recipes.resolve``.
         path: the run directory.
-        resume: continue the run in that directory.
+        resume: continue the run in that directory. A finished one needs ``updates``.
+        updates: extend the run that is resumed to so many updates, see ``continuing.extended``.
         force: replace the run in that directory.
         data: the examples, if they are not those that ``config.dataset`` names.
         progress: whether to show the progress.
@@ -64,18 +67,24 @@ def train(
         tell: called with the number of updates done, at the start and after each update; True asks to save and stop.
     """
     run = RunDirectory.open(Path(path)) if resume else RunDirectory.at(path)
-    if resume and run.finished:
-        raise RunError(f"{run.path} is finished; see it with: advdrop show {run.path}")
+    if resume and run.finished and updates is None:
+        raise RunError(
+            f"{run.path} is finished; see it with: advdrop show {run.path}, or extend it with: {run.how_to_resume} "
+            f"--updates {2 * config.training.updates}"
+        )
     if resume:
         run.refuse_edited()
     config = resumed_config(config, run.config) if resume else resolve_auto(config)
     fabric = fabric_of(config.engine)
     main, show = fabric.is_global_zero, progress and fabric.is_global_zero
     if data is None:
-        data = load(config.dataset, config.data_dir, download=not resume, progress=show)
+        data = load_data(config, download=not resume, progress=show)
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
+    longer = False
     if resume:
         _refuse_to_mix(run, config, data)
+        if updates is not None and (longer := run.finished or updates != config.training.updates):
+            config = extended(run, config, updates, state)
     elif main:
         run.refuse_to_replace(force)
     if config.engine.tensorboard and find_spec("tensorboard") is None:
@@ -85,12 +94,21 @@ def train(
     with borrowed_noise(torch.device("cpu")):
         preprocess = preprocess_of(config, data, split, show)
         training = training_of(config, data, split, preprocess, fabric)
+        if config.start is not None and state is None:
+            said = load_start(training.network, config, data)
+            if show:
+                print(said, file=sys.stderr, flush=True)
         training.batches.at(0)
         history = History(**{key: state[key] for key in History.__annotations__}) if state else History()
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
         history.origins += [origin] if origin not in history.origins[-1:] else []
         if main and not resume:
             run = RunDirectory.create(run.path, config, split, force)
+        elif main and longer:
+            if show and run.finished:
+                said = f"the result of {history.update:,} updates stays in {run.path / BEFORE} until there is a new one"
+                print(said, file=sys.stderr, flush=True)
+            run.extend(config, state)
         shown = Progress(config.training.updates, history.update, name or run.path.name, show=show, tell=tell)
         evaluate = partial(_errors, training.network, data, split, preprocess)
         with run.locked() if main else nullcontext():
@@ -110,6 +128,12 @@ def train(
                     raise
                 reason = str(error).split("\n")[0]
                 raise RuntimeError(f"a process stopped ({reason}); resume with: {run.how_to_resume}") from None
+
+
+def load_data(config: RunConfig, data_dir: Path | None = None, dataset: str | None = None, **options: bool) -> DataSet:
+    """Load the data of a run as it was configured, or from another place; ``options`` are those of ``load``."""
+    how = {"size": config.data.size, "color": config.data.color, "unlabeled": config.unlabeled}
+    return load(dataset or config.dataset, data_dir or config.data_dir, **how, **options)  # type: ignore[arg-type]
 
 
 def training_of(
@@ -243,7 +267,7 @@ def trained(
     """
     run = RunDirectory.open(path)
     config, model = run.config, load_model(path)
-    data = load(dataset or config.dataset, data_dir or config.data_dir, download=False)
+    data = load_data(config, data_dir, dataset, download=False)
     _refuse_other_data(run, data)
     return model.network, data, model.preprocess
 

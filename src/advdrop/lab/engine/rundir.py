@@ -18,7 +18,7 @@ import shlex
 import shutil
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +41,9 @@ RESTART = "delete it to start the run again"
 MARK = "# advdrop run 1, seal "
 RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json")
 """The files whose digests are in ``result.json``."""
-FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "answer.json", "tensorboard"}
+BEFORE = "before"
+"""The folder of the result that an extended run had."""
+FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "answer.json", "tensorboard", BEFORE}
 """What a run directory holds, beside hidden files. One that holds anything else is never replaced."""
 MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
@@ -83,30 +85,61 @@ class RunDirectory:
         """
         run = cls.at(path)
         run.refuse_to_replace(force)
-        new = cls(run.path.with_name(f".{run.path.name}.{uuid.uuid4().hex[:12]}.part"))
-        made = [folder for folder in run.path.parents if not folder.exists()]
+        run._replace(config, split)
+        return run
+
+    def extend(self, config: RunConfig, state: dict[str, Any] | None) -> None:
+        """Give the run a longer configuration, and its checkpoint the seal of that.
+
+        The run is not finished then. The result that it had, with all that belongs to it, is in ``before`` until there
+        is a new one. A process that is killed in here leaves the run as it was or extended.
+        """
+
+        def copy(new: RunDirectory) -> None:
+            for name in ("tensorboard", BEFORE):
+                if (self.path / name).is_dir() and not (name == BEFORE and self.finished):
+                    shutil.copytree(self.path / name, new.path / name)
+            if self.finished:
+                (new.path / BEFORE).mkdir()
+                for name in FILES - {self.checkpoint.name}:
+                    if (self.path / name).is_file():
+                        shutil.copy2(self.path / name, new.path / BEFORE / name)
+            if (self.path / "metrics.csv").is_file():
+                shutil.copy2(self.path / "metrics.csv", new.path / "metrics.csv")
+            if state is not None:
+                new.save_checkpoint(state)
+
+        self._replace(config, self.split, copy)
+
+    def _replace(
+        self, config: RunConfig, split: LabelSplit, fill: Callable[[RunDirectory], None] | None = None
+    ) -> None:
+        """Write a run beside this one, with what ``fill`` adds, and let it take the place of this one."""
+        new = RunDirectory(self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:12]}.part"))
+        made = [folder for folder in self.path.parents if not folder.exists()]
         try:
             new.path.mkdir(parents=True)
             with new.locked():
                 text = config.dump()
                 write_text(new.path / "config.yaml", f"{MARK}{seal_of(parse_yaml(text, ''), split)}\n{text}")
                 split.save(new.path / "split.npz")
-                if run.path.exists():
-                    with run.locked():  # a run that another process trains is not replaced
-                        _exchange(new.path, run.path)
+                if self.path.exists():
+                    with self.locked():  # a run that another process trains is not replaced
+                        if fill is not None:
+                            fill(new)
+                        _exchange(new.path, self.path)
                         _remove(new.path)
                 else:
-                    new.path.rename(run.path)
+                    new.path.rename(self.path)
         except OSError as error:
             reason = error.strerror or error
-            raise RunError(f"{run.path} cannot be written: {reason}; solve this or choose another --out") from error
+            raise RunError(f"{self.path} cannot be written: {reason}; solve this or choose another --out") from error
         finally:
             with suppress(OSError):
                 _remove(new.path)
             with suppress(OSError):
                 for folder in made:  # they are empty if there is no run
                     folder.rmdir()
-        return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -218,6 +251,8 @@ class RunDirectory:
         digests = {file.name: digest_of(file.read_bytes()) for file in files}
         result = {**result, "sha256": {**digests, "result.json": digest_of([self.seal, result])}}
         write_text(self.path / "result.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        with suppress(OSError):
+            shutil.rmtree(self.path / BEFORE)
         return result
 
     def read(self, path: Path) -> bytes:
@@ -314,7 +349,9 @@ def digest_of(value: Any) -> str:
 
 def seal_of(values: Mapping[str, Any], split: LabelSplit) -> str:
     """Return the seal of a run from the values of its configuration that its results depend on, and its split."""
-    kept = {key: value for key, value in values.items() if key not in ("dataset", "data_dir")}
+    kept = {key: value for key, value in values.items() if key not in ("dataset", "data_dir", "unlabeled")}
+    if isinstance(start := values.get("start"), Mapping):
+        kept["start"] = {key: value for key, value in start.items() if key != "run"}
     if isinstance(engine := values.get("engine"), Mapping):  # the section may be cut off
         kept["engine"] = {key: value for key, value in engine.items() if key not in MACHINE}
     return digest_of([kept, split.dataset, split.labeled, split.unlabeled, split.validation])

@@ -68,7 +68,7 @@ class Training:
     def update(self, update: int) -> None:
         """Do one update: schedules, batch, step, backward, update."""
         engine = self.config.engine
-        progress, options = update / self.config.training.updates, self.config.optimizer
+        progress, options = self.config.training.progress(update), self.config.optimizer
         rate = schedules.learning_rate(progress, options.learning_rate, options.ramp_up, options.ramp_down)
         beta1 = schedules.adam_beta1(progress, options.ramp_down, options.beta1, options.beta1_end)
         for group in self.adam.param_groups:
@@ -125,7 +125,8 @@ class PartialLoss(nn.Module):
         batch = run.batches.at(update, part, parts)
         every = config.training.measure_every
         measure = every > 0 and update % every == 0
-        result: Loss = self.step(**batch.arguments(), progress=update / config.training.updates, measure=measure)
+        progress = config.training.progress(update)
+        result: Loss = self.step(**batch.arguments(), progress=progress, measure=measure)
         run.metrics.add(update, result)
         if run.companion is None:
             return result.loss

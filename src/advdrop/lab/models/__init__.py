@@ -2,5 +2,6 @@
 
 from advdrop.lab.models.baselines import all_cnn, highway, network_in_network
 from advdrop.lab.models.networks import autoencoder, conv_large, mlp, mnist_cnn
+from advdrop.lab.models.resnet18 import resnet18
 
-__all__ = ["all_cnn", "autoencoder", "conv_large", "highway", "mlp", "mnist_cnn", "network_in_network"]
+__all__ = ["all_cnn", "autoencoder", "conv_large", "highway", "mlp", "mnist_cnn", "network_in_network", "resnet18"]

@@ -14,9 +14,12 @@ from advdrop import checks
 from advdrop.lab.choices import Norm
 from advdrop.lab.models.baselines import all_cnn, highway, network_in_network
 from advdrop.lab.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d, he_initialized, image_shape
+from advdrop.lab.models.resnet18 import resnet18
 from advdrop.masks import AdversarialDropout
 
 Initialization = Literal["glorot", "he"]
+LARGE = 40
+"""Images with more pixels a side get a network of their own."""
 
 
 def mnist_cnn(
@@ -227,6 +230,7 @@ def autoencoder(
 NETWORKS: dict[str, Callable[..., nn.Sequential]] = {
     "mnist-cnn": mnist_cnn,
     "conv-large": conv_large,
+    "resnet18": resnet18,
     "network-in-network": network_in_network,
     "all-cnn": all_cnn,
     "highway": highway,
@@ -238,11 +242,14 @@ NETWORKS: dict[str, Callable[..., nn.Sequential]] = {
 def default_network(shape: Sequence[int]) -> str:
     """Return the name of a network that suits examples of this shape.
 
-    Images below 16 pixels are too small for the poolings of the convolutional networks.
+    Images below 16 pixels are too small for the poolings of the convolutional networks. Those of more than 40 pixels
+    are too large for networks that were made for 28 and 32: too little of the image reaches a feature.
 
-    >>> default_network((3, 32, 32)), default_network((1, 28, 28)), default_network((1, 8, 8)), default_network((30,))
-    ('conv-large', 'mnist-cnn', 'mlp', 'mlp')
+    >>> default_network((3, 32, 32)), default_network((1, 28, 28)), default_network((3, 64, 64)), default_network((30,))
+    ('conv-large', 'mnist-cnn', 'resnet18', 'mlp')
     """
-    if len(shape) != 3 or min(shape[1:]) < 16:
+    if len(shape) != 3 or min(shape[1:]) < 16 or shape[0] not in (1, 3):
         return "mlp"
-    return {3: "conv-large", 1: "mnist-cnn"}.get(shape[0], "mlp")
+    if max(shape[1:]) > LARGE:
+        return "resnet18"
+    return "conv-large" if shape[0] == 3 else "mnist-cnn"

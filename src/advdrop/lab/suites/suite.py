@@ -21,6 +21,10 @@ HABITS = ("engine.checkpoint_seconds", "engine.tensorboard")
 """Settings that make no other run: where it computes, and what it writes during the training."""
 
 
+OPTIONAL = (("", "unlabeled"), ("", "start"), ("data", "size"), ("data", "color"), ("training", "earlier"))
+"""Keys that records of the first version do not have. Without a value they make no other fingerprint."""
+
+
 class Reported(NamedTuple):
     """A test error in percent as the paper prints it; some have no standard deviation."""
 
@@ -188,5 +192,9 @@ def differences(one: RunConfig, other: RunConfig) -> list[str]:
 def fingerprint(config: RunConfig) -> str:
     """Return eight digits that are equal for runs without differences. The precision must not be ``auto``."""
     values = config.model_dump(mode="json", exclude={"data_dir", "engine"})
+    for section, key in OPTIONAL:
+        place = values[section] if section else values
+        if not place[key]:
+            del place[key]
     text = yaml.safe_dump([values, config.engine.precision, config.engine.clip])
     return hashlib.sha256(text.encode()).hexdigest()[:8]

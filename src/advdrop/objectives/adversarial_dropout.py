@@ -126,6 +126,7 @@ class AdD(Term):
         masks, shared = clean.scale(found.masks), self.noise == "shared"
         logits = passes.masked(found.lower, clean, masks, "adversarial", repeat=shared)
         value = self.divergence(found.target, logits, given=self.given)
+        checks.one_each("a divergence", value)
         return value * confidence(found.target, self.given, self.confidence) if self.confidence else value
 
     def searched(self, passes: Passes) -> Searched:
@@ -149,7 +150,9 @@ class AdD(Term):
             nonlocal last
             logits = passes.masked(lower, clean, masks, "search", repeat=True)
             last = logits.detach()
-            return search_divergence(fixed, logits, given=self.given)
+            value = search_divergence(fixed, logits, given=self.given)
+            checks.one_each("a divergence", value)
+            return value
 
         @torch.enable_grad()
         def agrees() -> bool:

@@ -492,7 +492,7 @@ def test_a_comparison_leaves_a_page_of_somebody_else_as_it_is(capsys, tmp_path):
     (tmp_path / "c" / "report.html").write_text("mine")
     code, _, err = advdrop_says(capsys, "compare", *TINY, "--methods", "dropout", "--out", "c", "--jobs", "1")
     assert (code, sorted(path.name for path in (tmp_path / "c").iterdir())) == (2, ["report.html"])
-    assert "c/report.html is not a page of advdrop and is left as it is; choose another --out" in err
+    assert "c/report.html was not written by advdrop and is left as it is; choose another --out" in err
 
 
 def test_a_curve_with_values_that_are_not_finite_is_drawn_without_them():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy
+import chaos
 import depth
 import engine
 import flips
@@ -33,7 +34,14 @@ from advdrop.lab.report.tables import plain
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/reproduction.md", "docs/figures.md", "docs/does-it-help.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/reproduction.md",
+    "docs/figures.md",
+    "docs/does-it-help.md",
+    "docs/reliability.md",
+)
 IMAGES = ROOT / "docs/images"
 
 Rows = list[dict[str, Any]]
@@ -47,6 +55,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
+    "chaos": ("chaos", chaos.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
     "harm-choose": ("harm", lambda rows: harm.few(rows, "choose")),
     "harm-image": ("harm", harm.image_errors),

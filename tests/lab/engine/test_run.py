@@ -313,16 +313,21 @@ def test_a_run_is_resumed_with_its_own_data_and_configuration_only(tmp_path, mon
         run(tmp_path / "r", "network.delta=0.3", resume=True)
 
 
-@pytest.mark.parametrize(("old", "new"), [("seed: 0", "seed: 1"), ("updates: 12", "updates: 8"), ("rate: 0.001", "rate: 0.1")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("seed: 0", "seed: 1"), ("updates: 12", "updates: 8"), ("rate: 0.001", "rate: 0.1")]
+)
 def test_a_run_whose_configuration_was_edited_is_not_resumed(old, new, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         killed_at(patch, 2)
         with pytest.raises(StopAtError):
             run(tmp_path / "r")
     file = tmp_path / "r" / "config.yaml"
-    assert old in (text := file.read_text())
+    text = file.read_text()
+    assert old in text
     file.write_text(text.replace(old, new, 1))
-    with pytest.raises(RunError, match=r"config\.yaml or split\.npz was changed after the start of the run; put it back"):
+    with pytest.raises(
+        RunError, match=r"config\.yaml or split\.npz was changed after the start of the run; put it back"
+    ):
         train(RunDirectory.open(tmp_path / "r").config, tmp_path / "r", resume=True, data=rings(), progress=False)
 
 

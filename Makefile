@@ -35,7 +35,8 @@ bench: setup
 	$(BIN)/python benchmarks/search_quality.py
 
 chaos: setup
-	$(BIN)/python benchmarks/chaos.py
+	$(BIN)/python benchmarks/chaos.py --json results/chaos.json
+	$(BIN)/python benchmarks/page.py
 
 demo: setup
 	$(BIN)/advdrop compare --methods dropout,pi,no-flips,vadd-qe --labels 100 --seeds 3 --updates 300 --out runs/demo

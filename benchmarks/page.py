@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy
+import chaos
 import choosing
 import depth
 import engine
@@ -42,6 +43,7 @@ PAGES = (
     "docs/figures.md",
     "docs/does-it-help.md",
     "docs/choosing.md",
+    "docs/reliability.md",
 )
 IMAGES = ROOT / "docs/images"
 
@@ -56,6 +58,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
+    "chaos": ("chaos", chaos.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
     "harm-choose": ("harm", lambda rows: harm.few(rows, "choose")),
     "harm-image": ("harm", harm.image_errors),

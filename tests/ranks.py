@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,16 +13,19 @@ from advdrop.lab.engine.training import PartialLoss
 from runs import rings, tiny
 
 STOP = "stop-at="
+DIE = "die-at="
 noise = []
 
 
-def watch(stop: int) -> None:
-    """Write down where the noise stands after each step, and stop before the update ``stop``."""
+def watch(stop: int, die: int) -> None:
+    """Write down where the noise stands after each step; stop before one update, or let the second rank be killed."""
     forward = PartialLoss.forward
 
     def watched(self, update, turn):
         if update == stop:
             raise KeyboardInterrupt
+        if update == die and os.environ["LOCAL_RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
         loss = forward(self, update, turn)
         noise.append(float(torch.rand(())))
         return loss
@@ -33,9 +37,13 @@ def rank(folder: str, method: str, *words: str) -> None:
     """Train, as one of as many processes as the environment says."""
     torch.set_num_threads(1)
     training.AGREE_EVERY = 1
-    watch(int(next((word.removeprefix(STOP) for word in words if word.startswith(STOP)), -1)))
-    settings = [word for word in words if "=" in word and not word.startswith(STOP)]
-    train(tiny(*settings, method=method), Path(folder), data=rings(), progress=False, resume="resume" in words)
+    watch(*(int(next((word.removeprefix(at) for word in words if word.startswith(at)), -1)) for at in (STOP, DIE)))
+    settings = [word for word in words if "=" in word and not word.startswith((STOP, DIE))]
+    try:
+        train(tiny(*settings, method=method), Path(folder), data=rings(), progress=False, resume="resume" in words)
+    except RuntimeError as error:
+        Path(f"{folder}-rank{os.environ['LOCAL_RANK']}.txt").write_text(str(error))
+        sys.exit(1)
     Path(f"{folder}-rank{os.environ['LOCAL_RANK']}.json").write_text(json.dumps(noise))
 
 

@@ -1,5 +1,6 @@
 import hashlib
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -53,6 +54,23 @@ def test_the_noise_comes_back_after_an_error():
     with pytest.raises(RuntimeError, match="size"), borrowed_noise(CPU):
         torch.rand(3) + torch.rand(4)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_only_one_thread_at_a_time_borrows_the_noise():
+    inside, entered = threading.Event(), threading.Event()
+
+    def enter():
+        inside.set()
+        with borrowed_noise(CPU):
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    with borrowed_noise(CPU):
+        thread.start()
+        assert inside.wait(60)
+        assert not entered.wait(0.1)
+    assert entered.wait(60)
+    thread.join(60)
 
 
 def test_borrowed_blocks_nest():

@@ -20,6 +20,9 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:  # while it is being imported
+        print("advdrop: stopped", file=sys.stderr)
+        return 130
     return run()
 
 

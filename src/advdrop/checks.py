@@ -191,6 +191,13 @@ def same_shape(left_name: str, left: Tensor, right_name: str, right: Tensor) -> 
         )
 
 
+def one_each(what: str, value: object) -> None:
+    """Raise an error unless a value is a vector: more dimensions would be averaged or broadcast to something else."""
+    if not isinstance(value, Tensor) or value.dim() != 1:
+        shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise ValueError(f"{what} must return one value for each example, a tensor (B,), got {shown}")
+
+
 class NonFiniteError(ValueError):
     """An error: a NaN or an infinity in a tensor that must be finite."""
 

@@ -127,14 +127,14 @@ def over_places(
         where: ``(B, *D)``, the places that count; all if not given.
     """
     if logits.dim() < 3 and where is None:
-        return divergence(target, logits, given=given)
+        return _checked(divergence(target, logits, given=given))
     places = logits.shape[:1] + logits.shape[2:]
     if target.is_floating_point():
         checks.same_shape("target", target, "logits", logits)
     else:
         checks.labels_fit(target, logits)
     if where is None:
-        return divergence(_rows(target), _rows(logits), given=given).view(len(logits), -1).mean(1)
+        return _checked(divergence(_rows(target), _rows(logits), given=given)).view(len(logits), -1).mean(1)
     if where.shape != places:
         raise ValueError(
             f"the places that count must have the shape (B, *D) of the places of the output, {tuple(places)}, got "
@@ -145,8 +145,13 @@ def over_places(
     logits = torch.where(where.unsqueeze(1), logits, 0.0)
     target = torch.where(where.unsqueeze(1) if target.is_floating_point() else where, target, 0)
     counted = where.reshape(len(where), -1)
-    value = divergence(_rows(target), _rows(logits), given=given).view_as(counted)
+    value = _checked(divergence(_rows(target), _rows(logits), given=given)).view_as(counted)
     return torch.where(counted, value, 0.0).sum(1) / counted.sum(1).clamp_min(1)
+
+
+def _checked(value: Tensor) -> Tensor:
+    checks.one_each("a divergence", value)
+    return value
 
 
 def _rows(tensor: Tensor) -> Tensor:

@@ -353,6 +353,26 @@ def test_a_zero_jacobian_is_told_once_and_the_probe_is_alive(noise):
     assert values(model, VAdD(noise=noise, search=Probe()), rows).min() > 1e-4
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_small_jacobian_is_not_taken_for_zero(dtype):
+    """The passes differ by the noise beside the layer, and what is behind the layer has small weights."""
+
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.noise = AdversarialDropout(p=0.5, delta=0.5), nn.Dropout(0.5)
+            self.small, self.large = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES)
+            self.small.weight.data *= 2e-7
+
+        def forward(self, x):
+            return self.large(self.noise(x)) + self.small(self.layer(x))
+
+    torch.manual_seed(0)
+    x = batch()["unlabeled"].to(dtype)
+    measures = Step(Beside().to(dtype), VAdD())(unlabeled=x, measure=True).measures  # a warning would be an error
+    assert measures["vadd_kl/flips"] > 0
+
+
 def test_lower_noise_or_a_second_view_give_the_search_something_to_go_by():
     rows = batch()
     run(noisy(p=0.0), VAdD(), only(rows, "unlabeled"))

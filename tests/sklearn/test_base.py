@@ -533,6 +533,14 @@ def test_a_row_of_weight_0_is_one_without_a_label(moons):
     assert weighted.skill_ == unlabeled.skill_
 
 
+def test_a_weight_below_0_is_refused(moons):
+    _, _, x, y = moons
+    weights = np.where(np.arange(100) == 7, -1.0, 1.0)
+    for fit in (small().fit, small().partial_fit):
+        with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+            fit(x, y, sample_weight=weights)
+
+
 # What every estimator promises
 
 

@@ -556,6 +556,17 @@ def test_what_makes_no_sense_is_refused(make, error, message):
         make()
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (CLASSES,)], ids=["one value", "a column", "one value per class"])
+@pytest.mark.parametrize("term", [PiModel, VAT, VAdD, partial(VAdD, confidence=1.0), partial(VAdD, delta=0.0)])
+def test_a_divergence_must_return_one_value_for_each_example(term, shape):
+    def divergence(target, logits, **_):
+        apart = (target - logits) ** 2
+        return apart.mean() if shape == () else apart.mean(1, keepdim=True).expand(-1, *shape)
+
+    with pytest.raises(ValueError, match=r"one value for each example, a tensor \(B,\), got shape"):
+        Step(noisy(), term(divergence=divergence))(**batch())
+
+
 @pytest.mark.parametrize("wrap", [lambda net: net, Wrapped, lambda net: insert(Wrapped(net), after="net.1")])
 def test_many_steps_keep_nothing(wrap):
     """What the first steps cache is not counted."""

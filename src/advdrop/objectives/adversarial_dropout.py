@@ -153,7 +153,9 @@ class AdD(Term):
 
     def _trusted(self, target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
         """Return D times the confidence of the target."""
-        return self.divergence(target, logits, given=given) * confidence(target, given, self.confidence)
+        value = self.divergence(target, logits, given=given)
+        checks.one_each("a divergence", value)
+        return value * confidence(target, given, self.confidence)
 
     def searched(self, passes: Passes) -> Searched:
         """Search for εadv, and return it together with the clean pass, the target and the problem."""

@@ -170,7 +170,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             outputs: the number of outputs of a network.
         """
         self._start(x)
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x, ensure_non_negative=True)
         rows, table = self._table(x, y, labeled, weights)
         self.skill_, self.collapsed_, self.unlabeled_gain_, self._plain = 1.0, False, None, None
         self._tested = len(rows)
@@ -235,7 +235,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             self._tested = 0
         else:
             measure_scale(self._scaler, x)
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x, ensure_non_negative=True)
         rows, table = self._table(x, y, labeled, weights)
         if not first and self._plain is not None:
             seen = self._skill(y[rows], self._mean(self._outputs(self._plain, x[rows])))

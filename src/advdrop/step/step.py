@@ -157,9 +157,11 @@ class Step(nn.Module):
         terms, measures, total = {}, {}, None
         for name, term in active.items():
             try:
-                value = term.per_example(passes).mean()
+                values = term.per_example(passes)
             except checks.NonFiniteError as error:
                 raise checks.NonFiniteError(f"{name}: {error}") from None
+            checks.one_each(f"{name} and its divergence", values)
+            value = values.mean()
             part = value if weights[name] == 1.0 else weights[name] * value
             total = part if total is None else total + part
             terms[name] = value.detach()

@@ -7,13 +7,15 @@ import resource
 import signal
 import subprocess
 import sys
+import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-import advdrop
+import advdrop.__main__
 from advdrop.lab.cli import train
 from advdrop.lab.cli.main import main
 from advdrop.lab.cli.runs import sparkline
@@ -132,8 +134,14 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --updates 1e3", "Invalid value for '--updates': Input should be a valid integer"),
         ("train --updates", "Option '--updates' requires an argument"),
         ("train one two", "Got unexpected extra argument(s) (two)"),
-        ("train ../mine", "'../mine' is not a name for a run: it must not be empty, begin with a dot or contain /"),
+        ("train ../mine", "'../mine' is not a name for a run: use letters, digits, '_', '-', '.' and spaces"),
         ("train .mine", "'.mine' is not a name for a run"),
+        ("train +", "'+' is not a name for a run"),
+        ("train =", "'=' is not a name for a run"),
+        ("train -- -mine", "'-mine' is not a name for a run"),
+        ("train a*b", "'a*b' is not a name for a run"),
+        ("train \u202e", "'\\u202e' is not a name for a run"),
+        ("train vadd-kl+vat", "did you mean --method vadd-kl+vat?"),
         ("train --config nowhere.yaml", "Invalid value for '--config': file 'nowhere.yaml' does not exist"),
         ("train --config broken.npz", "broken.npz is not YAML"),
         ("train --set delta", "--set takes KEY=VALUE"),
@@ -261,6 +269,27 @@ def test_a_file_that_is_wrong_is_told_in_one_line(content, said, capsys, tmp_pat
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert said in err
         assert len(err) < 300
+
+
+@pytest.mark.parametrize("name", ["a", "_1", "7", "été", "вчера", "two words", "v1.0-b_2", "試し"])
+def test_a_name_has_letters_of_any_language(name):
+    train.check_name(name)
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_options_are_parsed_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(Path, "expanduser", interrupt)
+    assert advdrop_says(capsys, "train", "--out", "x") == (130, "", "advdrop: stopped\n")
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_said(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "advdrop.lab.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [types.SimpleNamespace(find_spec=interrupt)])
+    assert advdrop.__main__.main() == 130
+    assert capsys.readouterr().err == "advdrop: stopped\n"
 
 
 def test_help_imports_nothing_heavy_and_takes_little_time():
@@ -466,7 +495,7 @@ def test_a_comparison_leaves_a_page_of_somebody_else_as_it_is(capsys, tmp_path):
     (tmp_path / "c" / "report.html").write_text("mine")
     code, _, err = advdrop_says(capsys, "compare", *TINY, "--methods", "dropout", "--out", "c", "--jobs", "1")
     assert (code, sorted(path.name for path in (tmp_path / "c").iterdir())) == (2, ["report.html"])
-    assert "c/report.html is not a page of advdrop and is left as it is; choose another --out" in err
+    assert "c/report.html was not written by advdrop and is left as it is; choose another --out" in err
 
 
 def test_a_curve_with_values_that_are_not_finite_is_drawn_without_them():

@@ -21,17 +21,54 @@ def _measured():
 
 
 @pytest.mark.usefixtures("_measured")
-def test_a_page_of_somebody_else_is_kept(capsys):
-    page = Path("report.html")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("report.html", ["report", "results"]),
+        ("README.md", ["report", "results", "-o", "README.md"]),
+        ("data.csv", ["report", "results", "-o", "data.csv"]),
+        ("own.json", ["report", "results", "-o", "own.json"]),
+        ("thesis.tex", ["report", "results", "-o", "thesis.tex"]),
+    ],
+)
+def test_a_page_of_somebody_else_is_kept(name, words, capsys):
+    page = Path(name)
     page.write_text("<h1>My thesis</h1>")
-    assert main(["report", "results"]) == 2
-    assert capsys.readouterr().err.startswith("advdrop: report.html is not a page of advdrop and is left as it is")
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"advdrop: {name} was not written by advdrop and is left as it is")
     assert page.read_text() == "<h1>My thesis</h1>"
     page.unlink()
-    assert main(["report", "results"]) == 0
+    assert main(words) == 0
     first = page.read_bytes()
-    assert main(["report", "results"]) == 0  # its own page is replaced
+    assert main(words) == 0  # its own page is replaced
     assert page.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["audit", "runs/x"], "audit.svg"),
+        (["audit", "runs/x", "-o", "thesis.txt"], "thesis.txt"),
+        (["explain", "runs/x", "--image", "3"], "explain-3.svg"),
+        (["explain", "runs/x", "-o", "thesis.docx"], "thesis.docx"),
+    ],
+)
+def test_a_figure_of_somebody_else_is_kept(words, name, capsys):
+    Path(name).write_text("<svg>mine</svg>")
+    assert main(words) == 2
+    said = "was not written by advdrop and is left as it is" if name.endswith(".svg") else "has not the ending .svg"
+    assert f"advdrop: {name} {said}" in capsys.readouterr().err
+    assert Path(name).read_text() == "<svg>mine</svg>"
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"a": 1}', "mine"])
+def test_results_of_somebody_else_are_kept(content, capsys):
+    Path("c").mkdir()
+    Path("c/compare.json").write_text(content)
+    assert main(["compare", "--dataset", "digits", "--updates", "1", "--jobs", "1", "--out", "c"]) == 2
+    assert "advdrop: c/compare.json " in capsys.readouterr().err
+    assert Path("c/compare.json").read_text() == content
+    assert [path.name for path in Path("c").iterdir()] == ["compare.json"]
 
 
 @pytest.mark.usefixtures("_measured")

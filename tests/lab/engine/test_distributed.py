@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from advdrop.lab.engine import RunDirectory, train
+from advdrop.lab.engine.run import _of_another_process
 from processes import started
 from ranks import torchrun_rank
 from runs import rings, tiny
@@ -87,3 +88,31 @@ def test_ranks_draw_different_noise_and_a_resumed_run_draws_it_again(tmp_path):
     assert curve(cut) == curve(whole)
     for rank in (0, 1):
         assert json.loads((tmp_path / f"cut-rank{rank}.json").read_text()) == noise[rank][7:]
+
+
+def test_a_killed_rank_ends_the_other_one_with_a_line_that_says_how_to_continue(tmp_path):
+    words = ("vadd-kl", "network.dropout=0.3", "engine.checkpoint_seconds=0")
+    whole = launch(by_torchrun, tmp_path / "whole", *words)
+    cut = launch(by_torchrun, tmp_path / "cut", *words, "die-at=7", check=False)
+    assert not cut.finished
+    said = (tmp_path / "cut-rank0.txt").read_text()
+    begin, _, end = said.partition(" (")
+    assert begin == "another process of this run has died or does not answer"
+    assert end.endswith(f"); what it printed says why; resume with: advdrop train --resume {cut.path}")
+    assert len(said) < 200 + len(str(cut.path))
+    assert "gloo" not in said
+    launch(by_torchrun, tmp_path / "cut", *words, "resume")
+    assert curve(cut) == curve(whole)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("[/gloo/pair.cc:537] Read error [::1]:5: Connection reset by peer. Good luck", "(Connection reset by peer)"),
+        ("[/gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:12", "(Connection closed by peer [127.0.0.1]:12)"),
+        ("[/gloo/buffer.cc:78] Timed out waiting 3000ms for recv", "(Timed out waiting 3000ms for recv)"),
+        ("shapes (1, 2) and (3, 4) do not fit\nmore", "a process stopped (shapes (1, 2) and (3, 4) do not fit)"),
+    ],
+)
+def test_the_long_texts_of_gloo_become_one_reason(reason, said):
+    assert said in _of_another_process(RuntimeError(reason))

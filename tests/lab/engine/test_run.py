@@ -316,6 +316,24 @@ def test_a_run_is_resumed_with_its_own_data_and_configuration_only(tmp_path, mon
         run(tmp_path / "r", "network.delta=0.3", resume=True)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("seed: 0", "seed: 1"), ("updates: 12", "updates: 8"), ("rate: 0.001", "rate: 0.1")]
+)
+def test_a_run_whose_configuration_was_edited_is_not_resumed(old, new, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r")
+    file = tmp_path / "r" / "config.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(
+        RunError, match=r"config\.yaml or split\.npz was changed after the start of the run; put it back"
+    ):
+        train(RunDirectory.open(tmp_path / "r").config, tmp_path / "r", resume=True, data=rings(), progress=False)
+
+
 def test_evaluations_are_as_rare_as_asked(tmp_path):
     run(tmp_path / "r", "training.evaluate_every=0")
     assert ["test/error_percent" in row for row in RunDirectory(tmp_path / "r").metrics()] == [False, False, True]

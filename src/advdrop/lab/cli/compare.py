@@ -13,7 +13,7 @@ import torch
 
 from advdrop.lab.cli.answer import answer_of, is_own
 from advdrop.lab.cli.options import Compare
-from advdrop.lab.cli.report import refuse_foreign
+from advdrop.lab.cli.report import refuse_foreign, write_page
 from advdrop.lab.cli.train import config_of, dataset_of, values_of
 from advdrop.lab.config.config import ConfigError, RunConfig, overrides, parse_method
 from advdrop.lab.data.examples import DataSet
@@ -22,7 +22,7 @@ from advdrop.lab.engine.jobs import Cell, Jobs, Outcome, Result, jobs_of, run_ce
 from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import StoppedError, estimate, split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
-from advdrop.lab.files import write_text
+from advdrop.lab.files import read_json, write_text
 from advdrop.lab.records.record import record_of
 from advdrop.lab.report.answer import BASELINE, FILE, Answer, with_answers
 from advdrop.lab.report.collect import results_of
@@ -39,7 +39,9 @@ def run_compare(options: Compare) -> int:
     data = dataset_of(values, options)
     cells = cells_of(options, values, data)
     jobs = jobs_of(options.jobs or "auto", cells.values())
-    refuse_foreign(next(iter(cells.values())).path.with_name("report.html"))
+    folder = next(iter(cells.values())).path.parent
+    refuse_foreign(folder / "report.html", ".html")
+    refuse_foreign_results(folder / "compare.json")
     if options.dry_run:
         print_plan(["method", "seed"], cells, jobs, {cell.config.dataset: data for cell in cells.values()})
         return 0
@@ -55,6 +57,13 @@ def run_compare(options: Compare) -> int:
         if key in errors:
             print(f"advdrop: [{number}/{len(cells)}] {cell.name}: {errors[key]}", file=sys.stderr)
     return 1 if errors else 0
+
+
+def refuse_foreign_results(path: Path) -> None:
+    """Raise an error if ``compare.json`` is there and does not hold lists of results."""
+    values = read_json(path) if path.exists() else {}
+    if not isinstance(values, dict) or not all(isinstance(runs, list) for runs in values.values()):
+        raise ValueError(f"{path} was not written by advdrop and is left as it is; choose another --out")
 
 
 def cells_of(options: Compare, values: Mapping[str, Any], data: DataSet) -> dict[Key, Cell]:
@@ -156,7 +165,7 @@ def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome], an
         write_text(folder / FILE, answer.model_dump_json(indent=1) + "\n")
         written += f", {FILE}"
     if done := [record_of(RunDirectory.open(cell.path)) for cell in cells.values() if cell.finished]:
-        write_text(folder / "report.html", page(with_answers(results_of(done), [answer] if answer else [])))
+        write_page(folder / "report.html", page(with_answers(results_of(done), [answer] if answer else [])))
         written += ", report.html"
     print(f"\n{Path(config.dataset).name}, {config.labels} labels, {seeds} seed{'s' if seeds > 1 else ''}\n")
     for cell in cells.values():

@@ -78,7 +78,10 @@ def _top(
 def parse(arguments: Sequence[str]) -> Any:
     """Return the options of the command, or the exit code if there is nothing to run."""
     try:
-        return typer.main.get_command(APP).main(list(arguments), "advdrop", standalone_mode=False)
+        parsed = typer.main.get_command(APP).main(list(arguments), "advdrop", standalone_mode=False)
+        if parsed == 130:  # typer has caught Ctrl-C
+            raise KeyboardInterrupt
+        return parsed
     except TyperException as error:
         if not error.format_message():  # the help was shown instead
             return 2

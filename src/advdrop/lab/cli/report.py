@@ -10,30 +10,46 @@ from advdrop.lab.records.measurement import measurements
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.answer import answers_in, with_answers
 from advdrop.lab.report.collect import collect
-from advdrop.lab.report.formats import FORMATS, MARKER
+from advdrop.lab.report.formats import COLUMNS, FORMATS, MARKER
 from advdrop.lab.report.studies import studies_of
 
 ENDINGS = {".html": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex"}
+SIGNS = {
+    ".html": MARKER,
+    ".md": "<!-- made by advdrop -->",
+    ".csv": ",".join(COLUMNS),
+    ".json": '{\n "results": [',
+    ".tex": "% made by advdrop",
+    ".svg": '<rect class="paper" width="100%" height="100%"/>',
+}
+"""What every file of this program has in it, by its ending."""
 
 
-def refuse_foreign(page: Path) -> None:
-    """Raise an error if a file is a page that this program did not write."""
-    if page.suffix == ".html" and page.is_file() and MARKER.encode() not in page.read_bytes():
-        raise ValueError(f"{page} is not a page of advdrop and is left as it is; choose another --out")
+def refuse_foreign(path: Path, *endings: str) -> None:
+    """Raise an error if a file that is to be written has none of the endings, or is there and of somebody else."""
+    if path.suffix not in endings:
+        raise ValueError(f"{path} has not the ending {' or '.join(endings)}; choose another --out")
+    if path.exists() and not (path.is_file() and SIGNS[path.suffix].encode() in path.read_bytes()):
+        raise ValueError(f"{path} was not written by advdrop and is left as it is; choose another --out")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page, a table or a figure; a file of somebody else is left as it is."""
+    refuse_foreign(path, *SIGNS)
+    sign = SIGNS[path.suffix]
+    write_text(path, text if sign in text else f"{text}{sign}\n", parents=True)
 
 
 def run_report(options: Report) -> int:
     """Show results in one file."""
-    if options.out.suffix not in ENDINGS:
-        raise ValueError(f"{options.out} has none of the endings {', '.join(ENDINGS)}")
+    refuse_foreign(options.out, *ENDINGS)
     results = with_answers(collect(options.results), answers_in(options.results))
     studies = studies_of(found for path in options.results for found in measurements(path))
     if not results and not studies:
         where = ", ".join(map(str, options.results))
         raise RecordError(f"there is no record, no measurement and no finished run in {where}")
     out = options.out
-    refuse_foreign(out)
-    write_text(out, FORMATS[ENDINGS[out.suffix]](results, studies), parents=True)
+    write_page(out, FORMATS[ENDINGS[out.suffix]](results, studies))
     count = sum(len(found.records) for found in results) + sum(len(study.measurements) for study in studies)
     made = f"{len(results)} table{'' if len(results) == 1 else 's'}"
     if studies:

@@ -10,6 +10,7 @@ import torch
 
 from advdrop.lab.cli.compare import checked, print_plan
 from advdrop.lab.cli.options import Reproduce
+from advdrop.lab.cli.report import write_page
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import places
@@ -17,7 +18,6 @@ from advdrop.lab.engine.devices import resolve_auto
 from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.files import write_text
 from advdrop.lab.records.record import Ledger, Sealed, record_of
 from advdrop.lab.report.collect import Results, check, results_of
 from advdrop.lab.report.formats import main_table, page
@@ -127,7 +127,7 @@ def show_tables(options: Reproduce, suite: Suite, ledger: Ledger) -> None:
     for results in tables_of(ledger, suite):
         if (results.protocol, results.preset) == (options.protocol, options.preset):
             title, report = f"{suite.title}, protocol {options.protocol}", options.out / f"{results.name}.html"
-            write_text(report, page([results], title=title), parents=True)
+            write_page(report, page([results], title=title))
             print(f"\n{title}, preset {options.preset}\n\n{main_table(results)}\n")
             print("\n".join([*gaps(results), *sentences(results)]))
             print(f"\nrecords in {ledger.folder}, run directories in {options.out}, the page is {report}")

@@ -17,11 +17,11 @@ from advdrop.analysis.layers import Chosen
 from advdrop.analysis.ranking import Ranking
 from advdrop.analysis.sample import Batches, balanced
 from advdrop.lab.cli.options import Audit, Evaluate, Explain, Show
+from advdrop.lab.cli.report import refuse_foreign, write_page
 from advdrop.lab.engine.companion import main_network
 from advdrop.lab.engine.progress import duration
 from advdrop.lab.engine.run import evaluate_run, trained
 from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.files import write_text
 from advdrop.lab.report import audited, explanation
 from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.text_table import table
@@ -112,6 +112,7 @@ def run_evaluate(options: Evaluate) -> int:
 
 def run_audit(options: Audit) -> int:
     """Audit the networks of some runs and compare them in a table and a figure."""
+    refuse_foreign(options.out, ".svg")
     runs = runs_in(options.runs)
     methods = [run.config.method for run in runs]
     names = methods if len({*methods}) == len(runs) else [run.path.name for run in runs]
@@ -130,7 +131,7 @@ def run_audit(options: Audit) -> int:
     for one in found:
         print(f"\n{one.summary}")
     drawn = audited.figure(found)
-    write_text(options.out, standalone(drawn), parents=True)
+    write_page(options.out, standalone(drawn))
     print(f"\n{drawn.note}\nthe figure is {options.out}")
     return 0
 
@@ -175,13 +176,15 @@ def rank_layers(found: Sequence[Ranking], options: Audit) -> int:
             print(f"with so many faults at random:\n\n{table(*audited.fault_table(ranking))}\n")
         print(audited.RANKED)
         drawn = audited.ranking_figure(ranking)
-        write_text(out, standalone(drawn), parents=True)
+        write_page(out, standalone(drawn))
         print(f"the figure is {out}\n")
     return 0
 
 
 def run_explain(options: Explain) -> int:
     """Draw what the mask search does with one test image."""
+    out = options.out or Path(f"explain-{options.image}.svg")
+    refuse_foreign(out, ".svg")
     network, data, preprocess = trained(options.run, options.data_dir)
     if not 0 <= options.image < len(data.test):
         raise ValueError(f"--image must be from 0 to {len(data.test) - 1}, got {options.image}")
@@ -190,8 +193,7 @@ def run_explain(options: Explain) -> int:
     found = explain.explain(main_network(network), x, label, classes=data.classes, title=title)
     units = ", ".join(map(str, found.flips[:LISTED])) or "none"
     more = f" and {len(found.flips) - LISTED} more" if len(found.flips) > LISTED else ""
-    out = options.out or Path(f"explain-{options.image}.svg")
-    write_text(out, standalone(explanation.figure(found)), parents=True)
+    write_page(out, standalone(explanation.figure(found)))
     print(f"{found.title}. {found.summary}")
     print(f"flipped units, the largest gain first: {units}{more}\nthe figure is {out}")
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from advdrop.lab.cli.options import Reproduce
+from advdrop.lab.cli.report import write_page
 from advdrop.lab.cli.reproduce import add
 from advdrop.lab.config.config import check_known
 from advdrop.lab.data.sources import load
@@ -47,10 +48,10 @@ def run_study(name: str, options: Reproduce) -> int:
         for number, figure in enumerate(study.figures):
             if figure.title.startswith(SHOWN[name]):
                 path = options.out / f"{name}-{study.measurements[0].dataset}-{number}.svg"
-                write_text(path, standalone(figure), parents=True)
+                write_page(path, standalone(figure))
                 print(f"{figure.title}: {path}")
     report = options.out / f"{name}.html"
-    write_text(report, page([], studies, title=f"Adversarial dropout: {name}"), parents=True)
+    write_page(report, page([], studies, title=f"Adversarial dropout: {name}"))
     print(f"the page is {report}")
     return 0
 

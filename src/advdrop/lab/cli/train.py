@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 import sys
 from collections.abc import Iterable, Mapping
@@ -78,13 +79,13 @@ def run_train(options: Train) -> int:
 
 def check_name(name: str) -> None:
     """Raise an error if this cannot be the name of a folder in ``runs/``."""
-    if name in (*DATASETS, "dropout", *METHODS):
+    if name in DATASETS or {*name.split("+")} <= {"dropout", *METHODS}:
         option = "--dataset" if name in DATASETS else "--method"
         raise ValueError(f"{name} would be the name of the run; did you mean {option} {name}?")
-    if not name or name.startswith(".") or {*name} & {*"/\\"} or not name.isprintable():
+    if not re.fullmatch(r"\w([\w .-]*[\w.-])?", name):
         raise ValueError(
-            f"{name!r} is not a name for a run: it must not be empty, begin with a dot or contain / or \\; "
-            "use --out for a path"
+            f"{name!r} is not a name for a run: use letters, digits, '_', '-', '.' and spaces, and begin with one "
+            "of the first three; use --out for a path"
         )
 
 

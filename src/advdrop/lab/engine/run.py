@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -126,8 +127,15 @@ def train(
             except RuntimeError as error:
                 if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
                     raise
-                reason = str(error).split("\n")[0]
-                raise RuntimeError(f"a process stopped ({reason}); resume with: {run.how_to_resume}") from None
+                raise RuntimeError(f"{_of_another_process(error)}; resume with: {run.how_to_resume}") from None
+
+
+def _of_another_process(error: RuntimeError) -> str:
+    """Return what stopped one of several processes; gloo says in a long text that the connection to another is lost."""
+    reason = str(error).split("\n")[0]
+    if lost := re.match(r"\[.*gloo.*?\] (?:.*?: )?(.+?)(?:\. |$)", reason):
+        return f"another process of this run has died or does not answer ({lost[1]}); what it printed says why"
+    return f"a process stopped ({reason})"
 
 
 def load_data(config: RunConfig, data_dir: Path | None = None, dataset: str | None = None, **options: bool) -> DataSet:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
+from torch import nn
 
 from advdrop import (
     AT,
     AUTHORS,
     VAT,
+    AdversarialDropout,
+    CatGAN,
     CrossEntropy,
+    DeepSupervision,
     EntropyMinimization,
     Exhaustive,
+    FakeClass,
+    Gamma,
     Iterated,
     MutualExclusivity,
     PiModel,
@@ -26,7 +33,19 @@ from advdrop import (
     qe,
 )
 from advdrop.objectives import Objective
-from small import CLASSES
+from small import CLASSES, FEATURES, HIDDEN
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """The same weights each time, and the generator of the test is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Linear(inputs, outputs)
+
+
+def deep_supervision() -> Objective:
+    return CrossEntropy() + DeepSupervision((AdversarialDropout,), nn.ModuleList([linear(HIDDEN, CLASSES)]))
+
 
 TABLE: dict[str, Callable[[], Objective]] = {
     "cross_entropy": CrossEntropy,
@@ -47,6 +66,10 @@ TABLE: dict[str, Callable[[], Objective]] = {
     "stability": TransformationStability,
     "exclusivity": MutualExclusivity,
     "entropy": EntropyMinimization,
+    "gamma": lambda: Gamma(CLASSES),
+    "deep supervision": deep_supervision,
+    "catgan": lambda: CatGAN(linear(4, FEATURES), latent=4),
+    "fake class": lambda: FakeClass(linear(4, FEATURES), latent=4),
     "formula 6": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(),
     "formula 7": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(divergence=qe) + 2.0 * VAT(),
     "authors": lambda: AUTHORS.complete(CrossEntropy() + AUTHORS.vadd()),

@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from advdrop.objectives import AT as AT
     from advdrop.objectives import VAT as VAT
     from advdrop.objectives import AdD as AdD
+    from advdrop.objectives import CatGAN as CatGAN
     from advdrop.objectives import CrossEntropy as CrossEntropy
+    from advdrop.objectives import DeepSupervision as DeepSupervision
     from advdrop.objectives import EntropyMinimization as EntropyMinimization
+    from advdrop.objectives import FakeClass as FakeClass
+    from advdrop.objectives import Gamma as Gamma
     from advdrop.objectives import MutualExclusivity as MutualExclusivity
     from advdrop.objectives import OtherMembers as OtherMembers
     from advdrop.objectives import PiModel as PiModel
@@ -78,8 +82,12 @@ _HOME = {
         "AT",
         "VAT",
         "AdD",
+        "CatGAN",
         "CrossEntropy",
+        "DeepSupervision",
         "EntropyMinimization",
+        "FakeClass",
+        "Gamma",
         "MutualExclusivity",
         "OtherMembers",
         "PiModel",

@@ -3,8 +3,12 @@
 from advdrop.objectives.adversarial_dropout import AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_training import AT
 from advdrop.objectives.base import Combination, Objective, Term
+from advdrop.objectives.catgan import CategoricalGenerator, CatGAN
 from advdrop.objectives.cross_entropy import CrossEntropy
+from advdrop.objectives.deep_supervision import DeepSupervision
 from advdrop.objectives.entropy_minimization import EntropyMinimization
+from advdrop.objectives.feature_matching import FakeClass, FeatureMatching
+from advdrop.objectives.gamma import Gamma
 from advdrop.objectives.pi_model import PiModel
 from advdrop.objectives.sajjadi import MutualExclusivity, TransformationStability
 from advdrop.objectives.targets import OtherMembers
@@ -15,9 +19,15 @@ __all__ = [
     "AT",
     "VAT",
     "AdD",
+    "CatGAN",
+    "CategoricalGenerator",
     "Combination",
     "CrossEntropy",
+    "DeepSupervision",
     "EntropyMinimization",
+    "FakeClass",
+    "FeatureMatching",
+    "Gamma",
     "MutualExclusivity",
     "Objective",
     "OtherMembers",

@@ -7,8 +7,8 @@ be needed run as one batch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from advdrop.choices import Noise, PassName
 from advdrop.eval_mode import eval_mode
+from advdrop.hidden import Place, watched
 from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
@@ -49,12 +50,14 @@ class Plan:
         repeated: the part of the network that they will run again with the noise of the clean pass.
         input_gradient: whether one of them needs the gradient of the labeled clean pass with respect to its input.
         searched: the rows whose clean pass will run again with other masks.
+        hidden: the modules whose outputs they will ask for.
     """
 
     views: tuple[tuple[Rows, View], ...] = ()
     repeated: Repeated = "nothing"
     input_gradient: bool = False
     searched: frozenset[Rows] = frozenset()
+    hidden: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ class Passes:
         self._inputs: dict[Rows, Inputs] = {}
         self._clean: dict[Rows, Pass] = {}
         self._steady: dict[Rows, Tensor] = {}
+        self._hidden: dict[Rows, dict[str, Tensor]] = {}
         # By the id of an input: the input, what ``begin`` made of it, and the version of that tensor.
         self._begun: dict[int, tuple[Tensor, Tensor, int]] = {}
         # Passes and lower parts that ran as one batch, and that no term has asked for yet.
@@ -190,8 +194,37 @@ class Passes:
             ready = self._joint((rows, "clean"))
             name: PassName = "labeled" if rows == "labeled" else "clean"
             again = rows in map(self.batch.rows, self._plan.searched)
-            self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
+            with self.watching() as self._hidden[rows]:
+                self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
         return self._clean[rows]
+
+    def hidden(self, rows: Rows) -> dict[str, Tensor]:
+        """Return the outputs of the modules that the terms named as ``hidden`` in the clean pass, by their names."""
+        self.clean(rows)
+        return self._hidden[self.batch.rows(rows)]
+
+    @contextmanager
+    def watching(self) -> Iterator[dict[str, Tensor]]:
+        """Return a ``with`` block that collects the outputs of these modules in the passes inside it."""
+        if not self._plan.hidden:
+            yield {}
+            return
+        self._begun.clear()  # a pass that continued from there would not run all modules
+        with watched(self.network.model, self._plan.hidden) as found:
+            yield found
+
+    def without_noise(self, rows: Rows) -> Tensor:
+        """Return the logits of a pass without noise and masks, with gradients, ``(B, C)``.
+
+        Batch norm uses the statistics of the batch, and does not update its running statistics.
+        """
+        model, statistics = self.network.model, self.network.statistics
+        training = [layer.training for layer in statistics.layers]
+        with eval_mode(model):
+            for layer, mode in zip(statistics.layers, training, strict=True):
+                layer.training = mode
+            with statistics.updates(False):
+                return self._logits(call(model, self.inputs(rows)))
 
     def again(self, rows: Rows) -> Pass:
         """Return another pass with new noise and new masks, on the second view if there is one."""
@@ -338,7 +371,12 @@ class Passes:
         There are none if a module may mix rows, or if a pass has to repeat the noise of another.
         """
         plan, upper = self._plan, network.upper
-        if plan.input_gradient or plan.repeated == "all" or (plan.repeated == "upper" and not still(upper)):
+        if (
+            plan.hidden
+            or plan.input_gradient
+            or plan.repeated == "all"
+            or (plan.repeated == "upper" and not still(upper))
+        ):
             return [], []
         if not rowwise([*network.rest, *upper]):
             return [], []

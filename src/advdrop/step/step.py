@@ -52,6 +52,9 @@ class Step(nn.Module):
     It is one module, so ``DistributedDataParallel(step)`` distributes the whole step. Its ``state_dict`` has everything
     that is needed to resume the training, such as the table of temporal ensembling.
 
+    Modules that a term trains beside the network, such as the heads of deep supervision, are in ``step.trained``. Give
+    an optimizer ``step.parameters()``, so that it trains them too.
+
     Args:
         model: the network. Terms such as VAdD need an AdversarialDropout layer in it, see :func:`advdrop.insert`.
         objective: a weighted sum of terms.
@@ -91,6 +94,8 @@ class Step(nn.Module):
             raise ValueError(f"updating must be a subset of {PASSES}, got {sorted(unknown)}")
         self.model = model
         self.objective = objective
+        trained = {name: term.trained for name, (_, term) in objective.named_parts().items()}
+        self.trained = nn.ModuleDict({name: module for name, module in trained.items() if module is not None})
         self.logits = logits
         self.updating = frozenset(updating)
         self.reuse = reuse
@@ -244,6 +249,7 @@ def plan_of(terms: tuple[Term, ...]) -> Plan:
         repeated=max((term.repeated for term in terms), key=("nothing", "upper", "all").index),
         input_gradient=any(term.input_gradient for term in terms),
         searched=frozenset(term.rows for term in terms if term.searches_clean),
+        hidden=tuple(dict.fromkeys(place for term in terms for place in term.hidden)),
     )
 
 

@@ -38,6 +38,8 @@ def tiny(
         "engine": {"checkpoint_seconds": 0.0, "accelerator": "cpu"},
     }
     given = overrides(settings)
+    if given.get("network", {}).get("name", "mlp") != "mlp":
+        del base["network"]
     return resolve(
         "rings",
         shape=data.shape,

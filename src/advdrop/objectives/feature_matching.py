@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advdrop.hidden import Place
+from advdrop.masks import AdversarialDropout
 from advdrop.objectives.base import Objective
 from advdrop.objectives.catgan import Discriminating, Generative
 
@@ -26,13 +28,14 @@ class FakeClass(Discriminating):
     :attr:`opponent` trains the generator by feature matching.
 
     Args:
-        features: the module whose outputs the generator matches, by its name or by its class.
+        features: the module whose outputs the generator matches, by its name or by its class; by default
+            the AdversarialDropout layer.
 
     References: Salimans et al., "Improved Techniques for Training GANs", NIPS 2016, section 5; the factor ½ is that of
     their released code.
     """
 
-    features: Place = nn.Flatten
+    features: Place = AdversarialDropout
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the value for each row, ``(B,)``."""
@@ -55,7 +58,7 @@ class FeatureMatching(Generative):
     released code.
     """
 
-    features: Place = nn.Flatten
+    features: Place = AdversarialDropout
 
     @property
     def hidden(self) -> tuple[Place, ...]:
@@ -69,12 +72,16 @@ class FeatureMatching(Generative):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the value of the batch for each row, ``(B,)``."""
-        (real,) = passes.hidden(self.rows).values()
+        real = _mean(passes.hidden(self.rows)).detach()
         with passes.watching() as hidden:
             self.of_generated(passes, self.generated(passes))
-        (fake,) = hidden.values()
-        gap = real.detach().flatten(1).mean(0) - fake.flatten(1).mean(0)
-        return gap.float().square().mean().expand(len(fake))
+        return (real - _mean(hidden)).square().mean().expand(passes.batch.count(self.rows) or 1)
+
+
+def _mean(hidden: dict[str, Tensor]) -> Tensor:
+    """Return the mean of each hidden unit over the batch, ``(H,)``."""
+    means = torch.cat([h.flatten(1).mean(0) for h in hidden.values()])
+    return means.float() if means.dtype.itemsize < 4 else means
 
 
 def evidence(logits: Tensor) -> Tensor:

@@ -53,6 +53,8 @@ class Gamma(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the denoising cost of each row, ``(B,)``."""
+        if (outputs := passes.clean(self.rows).logits.shape[1]) != self.classes:
+            raise ValueError(f"Gamma has classes={self.classes}, but the network has {outputs} outputs")
         noisy, clean = (_float(x) for x in (passes.clean(self.rows).logits, passes.without_noise(self.rows)))
         z, mean, std = normalized(clean)
         noise = torch.empty_like(noisy).normal_(generator=passes.generator)

@@ -6,7 +6,7 @@ be needed run as one batch.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -33,9 +33,10 @@ from advdrop.step.together import rowwise, still
 
 Layers = tuple[AdversarialDropout, ...]
 
-View = Literal["clean", "second", "adversarial"]
+View = Literal["clean", "second", "further", "adversarial"]
 """A pass that does not depend on another pass. ``"clean"``: the clean pass. ``"second"``: a pass with new noise on the
-second view. ``"adversarial"``: only the lower part of such a pass, for the adversarial mask."""
+second view. ``"further"``: the same on the next view of the batch. ``"adversarial"``: only the lower part of such a
+pass, for the adversarial mask."""
 
 Repeated = Literal["nothing", "upper", "all"]
 """The part of the network that a term runs again with the noise of the clean pass."""
@@ -175,6 +176,7 @@ class Passes:
         # Passes and lower parts that ran as one batch, and that no term has asked for yet.
         self._ready: defaultdict[tuple[Rows, View], list[Any]] = defaultdict(list)
         self._joined = False
+        self._views_seen: Counter[Rows] = Counter()
 
     def inputs(self, rows: Rows) -> Inputs:
         """Return the inputs of the clean pass; they require a gradient if a term needs it."""
@@ -230,6 +232,16 @@ class Passes:
         """Return another pass with new noise and new masks, on the second view if there is one."""
         ready = self._joint((self.batch.rows(rows), "second"))
         return ready if ready is not None else self._sampled(self.batch.second(rows), "second")
+
+    def further(self, rows: Rows) -> Pass:
+        """Return another pass with new noise and new masks, on the next of the views behind the second."""
+        ready = self._joint((self.batch.rows(rows), "further"))
+        return ready if ready is not None else self._sampled(self._next_view(rows), "second")
+
+    def _next_view(self, rows: Rows) -> Inputs:
+        number = self._views_seen[self.batch.rows(rows)]
+        self._views_seen[self.batch.rows(rows)] += 1
+        return self.batch.further(rows, number)
 
     def lower_again(self, rows: Rows) -> Lower:
         """Return another lower part with new noise, on the second view if there is one."""
@@ -343,7 +355,7 @@ class Passes:
         whole, under = network.remember((self._plan, self.batch.unlabeled is None), lambda: self._separable(network))
         if len(whole) + len(under) < 2:
             return
-        inputs = [self.inputs(rows) if view == "clean" else self.batch.second(rows) for rows, view in (*whole, *under)]
+        inputs = [self._inputs_of(rows, view) for rows, view in (*whole, *under)]
         if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
             return
         sizes = [len(x) for x in inputs]
@@ -365,6 +377,11 @@ class Passes:
         for key, own_h in zip(under, lowers, strict=True):
             self._ready[key].append(SequentialLower(network, own_h, start.start, start.noise))
 
+    def _inputs_of(self, rows: Rows, view: View) -> Inputs:
+        if view == "further":
+            return self._next_view(rows)
+        return self.inputs(rows) if view == "clean" else self.batch.second(rows)
+
     def _separable(self, network: SequentialNetwork) -> tuple[list[tuple[Rows, View]], list[tuple[Rows, View]]]:
         """Return the passes that can run as one batch: the whole passes, and those of which only the lower part runs.
 
@@ -382,7 +399,7 @@ class Passes:
             return [], []
         known = [(self.batch.rows(rows), view) for rows, view in plan.views]
         cleans = dict.fromkeys(key for key in known if key[1] == "clean")
-        whole = [*cleans, *(key for key in known if key[1] == "second")]
+        whole = [*cleans, *(key for key in known if key[1] in ("second", "further"))]
         return whole, [key for key in known if key[1] == "adversarial"]
 
 

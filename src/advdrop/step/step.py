@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -110,6 +110,7 @@ class Step(nn.Module):
         unlabeled: Inputs = None,
         second_view: Inputs = None,
         index: Tensor | None = None,
+        more_views: Sequence[Inputs] = (),
         progress: float | None = None,
         generator: torch.Generator | None = None,
         measure: bool = False,
@@ -123,6 +124,7 @@ class Step(nn.Module):
             unlabeled: unlabeled inputs. Without them, terms for unlabeled rows run on ``x``.
             second_view: the same rows as ``unlabeled`` (or ``x``), augmented independently.
             index: the positions of those rows in the data set, for temporal ensembling.
+            more_views: more views of the same rows, for terms that compare more than two.
             progress: the share of the training that is done, in [0, 1]. Needed if a weight is a schedule.
             generator: the randomness of masks and perturbations, on the device of the batch. Without it, one draw from
                 the global generator seeds them.
@@ -131,7 +133,7 @@ class Step(nn.Module):
         if not isinstance(generator, torch.Generator | None):
             raise TypeError(f"generator must be a torch.Generator, got {generator!r}; torch.Generator().manual_seed(0)")
         checks.differentiable("a step")
-        batch = Batch(x, y, unlabeled, second_view, index)
+        batch = Batch(x, y, unlabeled, second_view, index, more_views)
         parts = self.objective.named_parts()
         weights = {name: weight_at(name, factors, progress) for name, (factors, _) in parts.items()}
         active = {name: term for name, (_, term) in parts.items() if weights[name] != 0.0}

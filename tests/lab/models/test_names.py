@@ -11,7 +11,7 @@ from halves import above
 
 
 def test_the_names():
-    assert list(NETWORKS) == ["mnist-cnn", "conv-large", "network-in-network", "all-cnn", "highway", "mlp"]
+    assert list(NETWORKS) == ["mnist-cnn", "conv-large", "network-in-network", "all-cnn", "highway", "mlp", "ladder"]
     for name, network in NETWORKS.items():
         assert network.__name__ == name.replace("-", "_")
         assert getattr(models, network.__name__) is network

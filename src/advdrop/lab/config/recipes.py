@@ -117,8 +117,9 @@ def resolve(
         preset = "paper" if dataset in PAPERS_OWN else "robust"
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
-    choices, settings = PRESETS[preset], settings or {}
+    choices = PRESETS[preset]
     terms = [term for term in parse_method(method) if term != "dropout"]
+    settings = merged(*(METHODS[term].recipe for term in terms), settings or {})
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")

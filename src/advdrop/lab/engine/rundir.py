@@ -39,7 +39,16 @@ Row = dict[str, float]
 DAMAGED = "train the run again with --force"
 RESTART = "delete it to start the run again"
 MARK = "# advdrop run 1, seal "
-FILES = {"config.yaml", "split.npz", "metrics.csv", "last.ckpt", "model.safetensors", "result.json", "tensorboard"}
+FILES = {
+    "config.yaml",
+    "split.npz",
+    "metrics.csv",
+    "last.ckpt",
+    "model.safetensors",
+    "result.json",
+    "samples.png",
+    "tensorboard",
+}
 """What a run directory holds, beside hidden files. One that holds anything else is never replaced."""
 MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
@@ -173,6 +182,11 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def samples(self) -> Path:
+        """The path of ``samples.png``, a sheet of generated pictures. Only methods with a generator have one."""
+        return self.path / "samples.png"
+
+    @property
     def how_to_resume(self) -> str:
         """The command that resumes the run."""
         return f"advdrop train --resume {shlex.quote(str(self.path))}"
@@ -201,7 +215,7 @@ class RunDirectory:
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write ``result.json``, the last file of a run, with the digests of the results, and return its content."""
-        files = [file for file in (self.path / "metrics.csv", self.model) if file.is_file()]
+        files = [file for file in (self.path / "metrics.csv", self.model, self.samples) if file.is_file()]
         digests = {file.name: digest_of(file.read_bytes()) for file in files}
         result = {**result, "sha256": {**digests, "result.json": digest_of([self.seal, result])}}
         write_text(self.path / "result.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")

@@ -12,7 +12,7 @@ PresetName = Literal["paper", "authors", "robust"]
 PresetChoice = Literal["auto", "paper", "authors", "robust"]
 Padding = Literal["reflect", "zeros"]
 Norm = Literal["batch", "mean-only", "weight+mean-only", "none"]
-DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "cifar10")
+DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "svhn-subset", "cifar10")
 """The data sets that have a name."""
 MOST_SEEDS = 1000
 """No command runs more seeds than this. A larger number is a typing mistake."""

@@ -67,11 +67,12 @@ DATASETS: Mapping[str, Values] = {
     "mnist5k": merged(MNIST, SMALL_MNIST),
     "digits": DIGITS,
     "svhn": SVHN,
+    "svhn-subset": SVHN,
     "cifar10": CIFAR10,
 }
 
-PAPERS_OWN = ("mnist", "svhn", "cifar10")
-"""The data sets of the paper."""
+PAPERS_OWN = ("mnist", "svhn", "svhn-subset", "cifar10")
+"""The data sets of the paper, and a subset of one of them."""
 
 # Where the authors' released code differs from the paper. The choices of the method itself are in advdrop.presets.
 AUTHORS: Mapping[str, Values] = {

@@ -5,20 +5,11 @@ import pytest
 import torch
 from PIL import Image
 
-from advdrop.lab.data import DataSet, Examples
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.devices import fabric_of
 from advdrop.lab.engine.opponent import sheet
 from advdrop.lab.engine.run import load_network, preprocess_of, split_of, training_of
-from runs import CLASSES, tiny
-
-
-def pictures(count=60, shape=(1, 8, 8)):
-    draw = torch.Generator().manual_seed(3)
-    y = torch.arange(count) % 3
-    x = torch.randint(256, (count, *shape), generator=draw, dtype=torch.uint8)
-    examples = Examples(x, y)
-    return DataSet("pictures", examples, examples, CLASSES)
+from runs import pictures, tiny
 
 
 def training(method="catgan", *settings):

@@ -25,6 +25,7 @@ from advdrop.lab.report.charts import (
     unpacked,
 )
 from advdrop.lab.report.collect import Entry, Results
+from advdrop.lab.report.samples import sample_figures
 
 SIDES = ("the paper", "here")
 Series = Mapping[str, Sequence[float]]
@@ -50,7 +51,7 @@ def figures(results: Results) -> list[Figure]:
             title = f"{label.capitalize()} over time, {about}"
             charts.append((title, "updates", label, curves(results, column, key), ""))
         found += [_with_bands(title, x, y, [*lines.values()], note) for title, x, y, lines, note in charts if lines]
-    return found
+    return found + sample_figures(results)
 
 
 def _with_bands(title: str, x: str, y: str, lines: Sequence[Line], note: str) -> Figure:

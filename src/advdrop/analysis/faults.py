@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from advdrop.choices import Granularity
-from advdrop.insertion import Part
 from advdrop.masks import mask_shape
-from advdrop.outputs import part_of, replaced
+from advdrop.outputs import Part, part_of, replaced
 from advdrop.step.network import Inputs, call
 from advdrop.suggest import did_you_mean
 

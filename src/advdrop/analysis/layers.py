@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from advdrop.choices import Granularity
-from advdrop.insertion import KEY, Part, insert, places
+from advdrop.insertion import KEY, insert, places
 from advdrop.masks import AdversarialDropout, mask_shape
-from advdrop.outputs import part_of, replaced
+from advdrop.outputs import Part, part_of, replaced
 from advdrop.step.network import Inputs, call, tensors
 
 Chosen = Literal["all"] | Sequence[str]

@@ -39,7 +39,7 @@ Row = dict[str, float]
 DAMAGED = "train the run again with --force"
 RESTART = "delete it to start the run again"
 MARK = "# advdrop run 1, seal "
-RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json")
+RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json", "samples.png")
 """The files whose digests are in ``result.json``."""
 BEFORE = "before"
 """The folder of the result that an extended run had."""
@@ -219,6 +219,11 @@ class RunDirectory:
         return self.path / "model.json"
 
     @property
+    def samples(self) -> Path:
+        """The path of ``samples.png``, a sheet of generated pictures. Only methods with a generator have one."""
+        return self.path / "samples.png"
+
+    @property
     def how_to_resume(self) -> str:
         """The command that resumes the run."""
         return f"advdrop train --resume {shlex.quote(str(self.path))}"
@@ -298,6 +303,10 @@ class RunDirectory:
             if state.pop("sha256") != digest_of([self.seal, state]):
                 raise RunError(f"{self.checkpoint} is damaged or belongs to another run; {RESTART}")
             return state
+
+    def read_samples(self) -> bytes:
+        """Read ``samples.png``."""
+        return self.read(self.samples)
 
     def weights(self) -> dict[str, Tensor]:
         """Read ``model.safetensors``."""

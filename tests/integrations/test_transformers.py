@@ -12,6 +12,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
+    BertForTokenClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     RobertaConfig,
@@ -20,11 +21,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from advdrop import CrossEntropy, PiModel, Ramp, SAdD, Step, VAdD, insert
+from advdrop import EMA, CrossEntropy, PiModel, Ramp, SAdD, Step, VAdD, insert
 from advdrop.insertion import adversarial_layers
 from advdrop.integrations.transformers import (
     AdversarialDropoutMixin,
     AdversarialDropoutTrainer,
+    LabelMissing,
     place_before_output,
     shuffled,
 )
@@ -205,6 +207,27 @@ def test_it_learns(tmp_path):
     assert {"cross_entropy", "vadd_kl"} <= set(trainer.state.log_history[0])
 
 
+def test_token_classification(tmp_path):
+    """Padded tokens and rows without labels; the tokens 1 and 2 are the two classes, and 0 is padding."""
+    torch.manual_seed(0)
+    model = BertForTokenClassification(BertConfig(**SIZES))
+    data = [sentence(row, label=False) for row in range(16)]
+    data = [row | {"labels": torch.where(row["attention_mask"] > 0, row["input_ids"] % 2, -100)} for row in data]
+    data = [row if number % 2 else row | {"labels": None} for number, row in enumerate(data)]
+    trainer = trained(tmp_path, model=model, data=data, options={"max_steps": 60, "learning_rate": 5e-3}, p=0.2)
+    assert losses(trainer)[-1] < 0.5 * losses(trainer)[0]
+
+
+def test_rows_without_labels_get_the_form_of_the_others():
+    collate = LabelMissing(list, ("labels",))
+    rows = collate([{"input_ids": [5, 6, 7]}, {"input_ids": [5, 6], "labels": [0, 1]}])
+    assert rows[0]["labels"] == [-100, -100, -100]
+    assert collate([{"labels": [0.0, 1.0, 1.0]}, {}])[1]["labels"] == [-100.0, -100.0, -100.0]
+    assert torch.equal(collate([{"labels": torch.ones(2).long()}, {}])[1]["labels"], torch.tensor([-100, -100]))
+    assert collate([{}, {}]) == [{"labels": -100}, {"labels": -100}]
+    assert collate(["not", "dicts"]) == ["not", "dicts"]
+
+
 # -------------------------------------------------------------------------------------- what the Trainer does by itself
 
 
@@ -231,6 +254,20 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     other = AdversarialDropoutTrainer(bert(dropout=0.1), arguments(tmp_path, **options), train_dataset=LABELED, **own)
     other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert losses(other) == losses(whole)
+    assert torch.equal(weights(other), weights(whole))
+
+
+def test_a_teacher_resumes_from_its_own_weights(tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+
+    def own():
+        return {"objective": CrossEntropy() + VAdD(target=EMA(0.9)), "p": 0.3}
+
+    whole = trained(tmp_path, model=bert(dropout=0.1), options=options, **own())
+    assert (tmp_path / "checkpoint-3/objective.pt").is_file()
+    assert load_file(tmp_path / "checkpoint-3/model.safetensors").keys() == bert().state_dict().keys()
+    other = AdversarialDropoutTrainer(bert(dropout=0.1), arguments(tmp_path, **options), train_dataset=LABELED, **own())
+    other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert torch.equal(weights(other), weights(whole))
 
 
@@ -386,8 +423,8 @@ def test_bad_training_arguments_are_refused(tmp_path):
     ("labels", "message"),
     [
         (torch.tensor([0, 1]), "got 2 labels for 4 rows"),
-        (torch.tensor([[0], [1], [0], [1]]), r"labels"),
-        (torch.tensor([0.0, 1.0, 0.0, 1.0]), r"labels"),
+        (torch.tensor([[0], [1], [0], [1]]), "labels"),
+        (torch.tensor([0.0, 1.0, 0.0, 1.0]), "labels must be integers"),
         (torch.tensor([0, 1, 0, 7]), "7"),
     ],
 )

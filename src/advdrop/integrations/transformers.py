@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 
 from advdrop import checks
 from advdrop.choices import Granularity
@@ -23,8 +25,11 @@ from advdrop.insertion import adversarial_layers, insert, places
 from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, VAdD
 from advdrop.randomness import derived_seed
 from advdrop.schedules import Ramp
+from advdrop.step.outputs import Classes
 from advdrop.step.step import Loss, Step, weight_at
 
+STATE = "objective.pt"
+"""The file of a checkpoint with the state of the objective, such as the weights of a teacher."""
 UNLABELED = -100
 """The label of a row without one, as in ``torch.nn.functional.cross_entropy``."""
 
@@ -55,6 +60,7 @@ class AdversarialDropoutMixin(_Base):
         p: float = 0.1,
         delta: float = 0.05,
         granularity: Granularity = "feature",
+        classes: Classes = -1,
         **options: Any,
     ) -> None:
         if options.get("compute_loss_func") is not None:
@@ -63,8 +69,10 @@ class AdversarialDropoutMixin(_Base):
             )
         super().__init__(*args, **options)
         if self.args.label_smoothing_factor:
+            factor = self.args.label_smoothing_factor
             raise ValueError(
-                f"label_smoothing_factor={self.args.label_smoothing_factor} has no effect on the objective; set it to 0"
+                f"label_smoothing_factor={factor} has no effect on the objective; use "
+                f"objective=CrossEntropy(label_smoothing={factor}) + ..."
             )
         if len(self.label_names) != 1:
             raise ValueError(
@@ -74,6 +82,7 @@ class AdversarialDropoutMixin(_Base):
         self.training_objective = CrossEntropy() + Ramp(1.0, over=0.3) * VAdD() if objective is None else objective
         if not isinstance(self.training_objective, Objective):
             raise TypeError(f"objective must be an objective such as CrossEntropy() + VAdD(), got {objective!r}")
+        self.classes: Classes = classes
         self.after, self.layer_options = after, {"p": p, "delta": delta, "granularity": granularity}
         self.unlabeled_dataset = unlabeled_dataset
         self.unlabeled_batch_size = checks.count(
@@ -84,6 +93,8 @@ class AdversarialDropoutMixin(_Base):
         self._labeled_share, self._other_share = _Share(), _Share()
         self._unlabeled_rows: tuple[Any, Callable[[Any], Any]] | None = None
         self._turn = (-1, 0)
+        self._resumed: Path | None = None
+        self.add_callback(_SaveObjective(self))
         if unlabeled_dataset is not None:
             self._check_unlabeled()
         self._insert_layer()
@@ -104,13 +115,21 @@ class AdversarialDropoutMixin(_Base):
         update = self.state.global_step
         self._turn = update, self._turn[1] + 1 if self._turn[0] == update else 0
         batch = self._batch(inputs)
-        self._set_shares(0 if batch["y"] is None else len(batch["y"]), num_items_in_batch)
+        self._set_shares(batch["y"], num_items_in_batch)
         # Masks have a generator of their own: a resumed run has the same, and dropout has the noise of a plain Trainer.
         seed = derived_seed(self.args.seed, "masks", *self._turn, self.args.process_index)
         batch["generator"] = torch.Generator(self.args.device).manual_seed(seed)
         batch["progress"] = min(1.0, update / max(1, self.state.max_steps))
         self.last_loss = _run(self._step_of(model), model, batch)
         return (self.last_loss.loss, self.last_loss) if return_outputs else self.last_loss.loss
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
+        """Train as the ``Trainer`` does; a teacher resumes from its own weights."""
+        last = resume_from_checkpoint
+        if last is True:
+            last = get_last_checkpoint(self.args.output_dir)
+        self._resumed = Path(last) if last and (Path(last) / STATE).is_file() else None
+        return super().train(resume_from_checkpoint, *args, **options)
 
     def get_train_dataloader(self) -> Any:
         """Return the data loader of the ``Trainer``; a row without a label gets the label -100."""
@@ -140,20 +159,25 @@ class AdversarialDropoutMixin(_Base):
             shares = {"labeled": self._labeled_share, "unlabeled": self._other_share}
             parts = self.training_objective.parts
             scaled = Combination(tuple(((*factors, shares[term.rows]), term) for factors, term in parts))
-            self._step = Step(network, scaled)
+            self._step = Step(network, scaled, classes=self.classes, ignore_index=UNLABELED)
+            if self._resumed is not None:
+                self._step.objective.load_state_dict(torch.load(self._resumed / STATE, weights_only=True))
+                self._resumed = None
         return self._step
 
-    def _set_shares(self, labeled: int, num_items: Tensor | int | None) -> None:
+    def _set_shares(self, y: Tensor | None, num_items: Tensor | int | None) -> None:
         """Weigh the terms, so that accumulated batches have the loss of one large batch.
 
-        Each labeled row counts the same. Trainer divides the loss by the number of batches, or by nothing if the model
-        takes the number of items.
+        The Trainer divides the loss by the number of batches, unless the model takes the number of items. In that case
+        it is divided here, and each row with a label counts the same. Items may also be tokens: then each batch counts
+        the same.
         """
-        self._labeled_share.value, self._other_share.value = float(labeled > 0), 1.0
-        if self.model_accepts_loss_kwargs and num_items is not None:
+        divided = self.model_accepts_loss_kwargs and num_items is not None
+        share = 1.0 / self.current_gradient_accumulation_steps if divided else 1.0
+        self._labeled_share.value, self._other_share.value = 0.0 if y is None else share, share
+        if divided and y is not None and y.dim() == 1:
             processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-            self._labeled_share.value = labeled * processes / max(1, int(num_items))
-            self._other_share.value = 1.0 / self.current_gradient_accumulation_steps
+            self._labeled_share.value = len(y) * processes / max(1, int(num_items or 0))
 
     def _batch(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Divide a batch into labeled and unlabeled rows."""
@@ -243,6 +267,8 @@ class AdversarialDropoutTrainer(AdversarialDropoutMixin, Trainer):
         delta: δ of the layer.
         granularity: of the masks, see :class:`advdrop.AdversarialDropout`. With ``"feature"``, the default, all tokens
             of a row share a mask, and padding changes nothing.
+        classes: the dimension of the classes if the output has places: -1 for the logits ``(B, T, C)`` of token
+            classification, 1 for the logits ``(B, C, *D)`` of segmentation.
         options: the keyword arguments of ``Trainer``.
     """
 
@@ -266,8 +292,34 @@ class LabelMissing:
         if rows and all(isinstance(row, Mapping) for row in rows):
             found = (name for name in self.names if any(row.get(name) is not None for row in rows))
             name = next(found, self.names[0])
-            rows = [row if row.get(name) is not None else {**row, name: UNLABELED} for row in rows]
+            known: Mapping[str, Any] = next((row for row in rows if row.get(name) is not None), {})
+            rows = [row if row.get(name) is not None else {**row, name: _no_label(row, known, name)} for row in rows]
         return self.collate(rows)
+
+
+def _no_label(row: Mapping[str, Any], known: Mapping[str, Any], name: str) -> Any:
+    """Return -100 in the form of another row's label: for the row, for each class or for each token."""
+    label = torch.as_tensor(known.get(name, UNLABELED))
+    if label.dim() == 0:
+        return UNLABELED
+    of_tokens = not label.is_floating_point() and len(label) == len(known.get("input_ids", ()))
+    missing = label.new_full((len(row["input_ids"]) if of_tokens else len(label),), UNLABELED)
+    return missing if isinstance(known[name], Tensor) else missing.tolist()
+
+
+class _SaveObjective(TrainerCallback):
+    """Puts the state of the objective into each checkpoint, if it has one."""
+
+    def __init__(self, trainer: AdversarialDropoutMixin) -> None:
+        self.trainer = trainer
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Write the file, from the first process alone."""
+        del control, others
+        step, folder = self.trainer._step, Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if step is not None and args.should_save and folder.is_dir() and (own := step.objective.state_dict()):
+            torch.save(own, folder / f".{STATE}")
+            (folder / f".{STATE}").replace(folder / STATE)
 
 
 class _Share:
@@ -335,7 +387,7 @@ def _run(step: Step, model: nn.Module, batch: dict[str, Any]) -> Loss:
             return step(**given)  # type: ignore[no-any-return]
         # A batch without labels, and only terms that need them: a loss of zero, for the sake of the other processes.
         output = step.model(**(given["x"] or given["unlabeled"]))
-        return Loss(0.0 * step._logits(output).sum(), {}, {}, {})
+        return Loss(0.0 * step.outputs.find(output).sum(), {}, {}, {})
 
     network = step.model
     if network is model:

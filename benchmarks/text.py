@@ -38,8 +38,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertForSequenceClassification, TrainingArguments
-from transformers.utils import logging
 
 import harm_data as data
 from advdrop import (
@@ -56,7 +54,6 @@ from advdrop import (
     insert,
     qe,
 )
-from advdrop.integrations.transformers import AdversarialDropoutTrainer
 from advdrop.lab.files import written
 from advdrop.lab.report.statistics import Paired, Summary, p_value, paired
 from advdrop.lab.report.text_table import table as text_table
@@ -125,6 +122,8 @@ def load(name: str, count: int = COUNT) -> Texts:
 
 @torch.no_grad()
 def _prepare(name: str, count: int, path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
     texts, y = data.reviews(data.TEXTS[name][0], count)
     tokenizer = AutoTokenizer.from_pretrained(encoder_folder(), local_files_only=True)
     model = AutoModel.from_pretrained(encoder_folder(), local_files_only=True).eval()
@@ -172,6 +171,8 @@ class Top(nn.Module):
     """The upper layers of the pretrained encoder, the mean over the tokens, and a new linear classifier."""
 
     def __init__(self) -> None:
+        from transformers import AutoModel  # which takes seconds; the page needs only the tables
+
         super().__init__()
         self.encoder = AutoModel.from_pretrained(encoder_folder(), local_files_only=True)
         self.encoder.embeddings = Frozen()
@@ -316,7 +317,10 @@ def key(name: str, labels: int, seed: int, method: str, setting: str) -> dict[st
 
 
 def best(rows: list[dict[str, Any]], method: str) -> str:
-    """Return the setting with the highest mean accuracy on the data to choose on, where all settings were run."""
+    """Return the setting with the highest mean accuracy on the data to choose on, where all settings were run.
+
+    An error says if there is no such place.
+    """
     if method in FROZEN:
         return ""
     found: dict[tuple[int, int], dict[str, float]] = {}
@@ -387,14 +391,16 @@ def tests(rows: list[dict[str, Any]], name: str) -> str:
 
 
 def settings(rows: list[dict[str, Any]]) -> str:
-    """All settings on the data to choose on: mean accuracy over the labels and seeds that all settings have."""
+    """All settings on the data to choose on: the mean accuracy over all fits, and which one was chosen."""
     lines = []
     for method, options in TRAINED.items():
+        own = [row for row in rows if (row["data"], row["method"]) == (CHOOSE, method)]
+        chosen = best(rows, method) if {row["setting"] for row in own} >= set(options) else None
         for setting in options:
-            own = [row for row in rows if (row["data"], row["method"], row["setting"]) == (CHOOSE, method, setting)]
-            if own:
-                mark = "chosen" if setting == best(rows, method) else ""
-                lines.append([method, setting, f"{fmean(row['accuracy'] for row in own):.1f}", str(len(own)), mark])
+            found = [row["accuracy"] for row in own if row["setting"] == setting]
+            if found:
+                mark = "chosen" if setting == chosen else ""
+                lines.append([method, setting, f"{fmean(found):.1f}", str(len(found)), mark])
     return text_table(["method", "setting", "accuracy", "fits", ""], lines) + "\n"
 
 
@@ -413,6 +419,8 @@ COSTS: dict[str, Callable[[], Objective]] = {
 
 def whole_step(method: str, rows: int = 16, tokens: int = 64) -> Callable[[], None]:
     """Return one training step of a whole encoder of MiniLM's sizes, with random weights."""
+    from transformers import BertConfig, BertForSequenceClassification
+
     torch.manual_seed(0)
     config = BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
     network = insert(BertForSequenceClassification(config), after="bert.pooler", p=0.1, delta=0.05).train()
@@ -457,6 +465,10 @@ def cost_table(rows: list[dict[str, Any]]) -> str:
 
 def with_the_trainer(labels: int = 100, updates: int = 40, unlabeled: int = 1000) -> float:
     """Fine-tune the whole encoder with the Hugging Face trainer; return the accuracy on 500 other sentences."""
+    from transformers import AutoTokenizer, BertForSequenceClassification, TrainingArguments
+
+    from advdrop.integrations.transformers import AdversarialDropoutTrainer
+
     texts, y = data.reviews(data.TEXTS[CHOOSE][0], COUNT)
     tokenizer = AutoTokenizer.from_pretrained(encoder_folder(), local_files_only=True)
     rows = [
@@ -503,6 +515,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15, help="with --cost: rounds to take the median of")
     parser.add_argument("--trainer", action="store_true", help="fine-tune with the Hugging Face trainer instead")
     options = parser.parse_args()
+    from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if options.trainer:

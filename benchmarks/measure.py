@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import re
 import statistics
 import sys
 import time
@@ -57,6 +59,27 @@ def taking_turns(
         progress(f"{label}: round {turn + 1} of {repeats + warm_up}")
     progress("")
     return {name: values[warm_up:] for name, values in times.items()}
+
+
+def peak_memory(make: Callable[..., Callable[[], object]], *arguments: Any) -> float:
+    """Megabytes that three steps need at most, in a process of their own that makes the step."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak_memory, (make, arguments))
+
+
+def _peak_memory(make: Callable[..., Callable[[], object]], arguments: tuple[Any, ...]) -> float:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    before = _status("VmRSS")
+    step = make(*arguments)
+    for _ in range(3):
+        step()
+    return round((_status("VmHWM") - before) / 1024, 1)
+
+
+def _status(key: str) -> int:
+    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1])
 
 
 def progress(text: str) -> None:

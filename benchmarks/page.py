@@ -24,6 +24,7 @@ import harm
 import scaling
 import search
 import step
+import text
 from advdrop.lab.records.measurement import measurements
 from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.collect import collect
@@ -44,6 +45,7 @@ PAGES = (
     "docs/does-it-help.md",
     "docs/choosing.md",
     "docs/reliability.md",
+    "docs/text.md",
 )
 IMAGES = ROOT / "docs/images"
 
@@ -66,6 +68,12 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "harm-data": ("harm", harm.gains),
     "harm-line": ("harm", harm.in_a_line),
     "harm-text": ("harm", harm.by_labels),
+    "text-look": ("text", lambda rows: text.accuracies(rows, text.LOOK)),
+    "text-look-tests": ("text", lambda rows: text.tests(rows, text.LOOK)),
+    "text-choose": ("text", lambda rows: text.accuracies(rows, text.CHOOSE)),
+    "text-choose-tests": ("text", lambda rows: text.tests(rows, text.CHOOSE)),
+    "text-settings": ("text", text.settings),
+    "text-cost": ("text-cost", text.cost_table),
 }
 
 
@@ -121,8 +129,8 @@ def main() -> None:
         names = ", ".join(str(path.relative_to(ROOT)) for path in old)
         sys.exit(f"out of date: {names}; run python benchmarks/page.py")
     IMAGES.mkdir(exist_ok=True)
-    for path, text in old.items():
-        path.write_text(text)
+    for path, made_text in old.items():
+        path.write_text(made_text)
         print(f"wrote {path.relative_to(ROOT)}")
 
 

@@ -10,8 +10,6 @@ The floor of a step is its arithmetic (torch's count) at the speed of one large 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +23,7 @@ from advdrop import VAT, AdversarialDropout, CrossEntropy, PiModel, Ramp, Step, 
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.models import conv_large, mnist_cnn
 from advdrop.objectives import Objective
-from measure import PEAK_SIZE, flops, gflops_per_second, matrix_product, record, summary, taking_turns
+from measure import PEAK_SIZE, flops, gflops_per_second, matrix_product, peak_memory, record, summary, taking_turns
 from naive import naive_step, naive_vadd_step, plain_by_hand, plain_torch, vadd_by_hand
 
 METHODS: dict[str, Objective] = {
@@ -164,27 +162,6 @@ def several(step: Callable[[], None], number: int) -> None:
         step()
 
 
-def peak_memory(case: Case, method: str) -> float:
-    """Megabytes that three steps need at most, in a process of their own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak_memory, (case, method))
-
-
-def _peak_memory(case: Case, method: str) -> float:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    before = _status("VmRSS")
-    step = step_of(case, method)
-    for _ in range(3):
-        step()
-    return round((_status("VmHWM") - before) / 1024, 1)
-
-
-def _status(key: str) -> int:
-    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1])
-
-
 def measure(case: Case, repeats: int, memory: bool) -> list[dict[str, Any]]:
     """The rows of one case."""
     methods = ("plain", "vadd independent", "pi") if case.layout == "bf16" else NETWORKS[case.network].methods
@@ -208,7 +185,7 @@ def measure(case: Case, repeats: int, memory: bool) -> list[dict[str, Any]]:
             "threads": torch.get_num_threads(),
         }
         if memory and (case in SHOWN or case.network.startswith("transformer")):
-            ratios["peak_memory_mb"] = peak_memory(case, method)
+            ratios["peak_memory_mb"] = peak_memory(step_of, case, method)
         rows.append({**case._asdict(), "method": method, **row, **ratios})
     return rows
 

@@ -59,6 +59,29 @@ def test_07_a_transformer(tmp_path):
     assert int(re.match(r"(\d+) % of 42 sentences right", run("07_a_transformer.py", tmp_path))[1]) > 70
 
 
+def test_08_lightning(tmp_path):
+    error, layers = re.search(
+        r"([\d.]+) % test error, (\d) layers left", run("08_lightning.py", tmp_path, quiet=False)
+    ).groups()
+    assert float(error) < 20.0
+    assert layers == "0"
+
+
+def test_09_accelerate(tmp_path):
+    assert float(re.match(r"([\d.]+) % test error", run("09_accelerate.py", tmp_path))[1]) < 20.0
+
+
+def test_10_timm_style(tmp_path):
+    assert float(re.match(r"([\d.]+) % test error", run("10_timm_style.py", tmp_path))[1]) < 20.0
+
+
+def test_11_averaged_weights(tmp_path):
+    last, average = (
+        float(error) for error in re.findall(r"([\d.]+) % test error", run("11_averaged_weights.py", tmp_path))
+    )
+    assert average <= last < 12.0
+
+
 def test_examples_are_short():
     assert all(len(path.read_text().splitlines()) < 40 for path in EXAMPLES.glob("*.py"))
 

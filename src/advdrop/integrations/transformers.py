@@ -1,0 +1,412 @@
+"""Train a Hugging Face model with adversarial dropout: a ``transformers.Trainer`` with another loss.
+
+    trainer = AdversarialDropoutTrainer(model, args, train_dataset=labeled, unlabeled_dataset=unlabeled)
+    trainer.train()
+
+It needs ``pip install 'advdrop[transformers]'``. Only the training loss differs from that of a ``Trainer``. Evaluation,
+saving and prediction are those of the ``Trainer``, and a checkpoint has the keys of the plain model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from advdrop import checks
+from advdrop.choices import Granularity
+from advdrop.insertion import adversarial_layers, insert, places
+from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, VAdD
+from advdrop.randomness import derived_seed
+from advdrop.schedules import Ramp
+from advdrop.step.outputs import Classes
+from advdrop.step.step import Loss, Step, weight_at
+
+STATE = "objective.pt"
+"""The file of a checkpoint with the state of the objective, such as the weights of a teacher."""
+UNLABELED = -100
+"""The label of a row without one, as in ``torch.nn.functional.cross_entropy``."""
+
+if TYPE_CHECKING:
+    _Base = Trainer
+else:
+    _Base = object
+
+
+class AdversarialDropoutMixin(_Base):
+    """The training loss of :class:`AdversarialDropoutTrainer`, for your own subclass of ``Trainer``.
+
+    ``class MyAdversarialTrainer(AdversarialDropoutMixin, MyTrainer)`` has the arguments of both. ``MyTrainer`` must not
+    replace ``compute_loss`` for training: the objective takes its place.
+    """
+
+    model: Any
+    train_dataset: Any
+    loss_is_scaled_for_ga: bool | None = None  # compute_loss scales as the Trainer expects it by default
+
+    def __init__(
+        self,
+        *args: Any,
+        objective: Objective | None = None,
+        after: str | Sequence[str] | None = None,
+        unlabeled_dataset: Any = None,
+        unlabeled_batch_size: int | None = None,
+        p: float = 0.1,
+        delta: float = 0.05,
+        granularity: Granularity = "feature",
+        classes: Classes = -1,
+        **options: Any,
+    ) -> None:
+        if options.get("compute_loss_func") is not None:
+            raise ValueError(
+                "compute_loss_func and an objective are two losses for one training; leave one of them out"
+            )
+        super().__init__(*args, **options)
+        if self.args.label_smoothing_factor:
+            factor = self.args.label_smoothing_factor
+            raise ValueError(
+                f"label_smoothing_factor={factor} has no effect on the objective; use "
+                f"objective=CrossEntropy(label_smoothing={factor}) + ..."
+            )
+        if len(self.label_names) != 1:
+            raise ValueError(
+                f"the objective needs one column of labels, got {', '.join(self.label_names) or 'none'}; set "
+                "TrainingArguments(label_names=['labels'])"
+            )
+        self.training_objective = CrossEntropy() + Ramp(1.0, over=0.3) * VAdD() if objective is None else objective
+        if not isinstance(self.training_objective, Objective):
+            raise TypeError(f"objective must be an objective such as CrossEntropy() + VAdD(), got {objective!r}")
+        self.classes: Classes = classes
+        self.after, self.layer_options = after, {"p": p, "delta": delta, "granularity": granularity}
+        self.unlabeled_dataset = unlabeled_dataset
+        self.unlabeled_batch_size = checks.count(
+            "unlabeled_batch_size", unlabeled_batch_size or self.args.train_batch_size
+        )
+        self.last_loss: Loss | None = None
+        self._step: Step | None = None
+        self._labeled_share, self._other_share = _Share(), _Share()
+        self._unlabeled_rows: tuple[Any, Callable[[Any], Any]] | None = None
+        self._turn = (-1, 0)
+        self._resumed: Path | None = None
+        self.add_callback(_SaveObjective(self))
+        if unlabeled_dataset is not None:
+            self._check_unlabeled()
+        self._insert_layer()
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the objective of a batch in training, and the loss of the ``Trainer`` in evaluation.
+
+        With ``return_outputs``, the second result of a training step is an :class:`advdrop.Loss`.
+        """
+        if not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        update = self.state.global_step
+        self._turn = update, self._turn[1] + 1 if self._turn[0] == update else 0
+        batch = self._batch(inputs)
+        self._set_shares(batch["y"], num_items_in_batch)
+        # Masks have a generator of their own: a resumed run has the same, and dropout has the noise of a plain Trainer.
+        seed = derived_seed(self.args.seed, "masks", *self._turn, self.args.process_index)
+        batch["generator"] = torch.Generator(self.args.device).manual_seed(seed)
+        batch["progress"] = min(1.0, update / max(1, self.state.max_steps))
+        self.last_loss = _run(self._step_of(model), model, batch)
+        return (self.last_loss.loss, self.last_loss) if return_outputs else self.last_loss.loss
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
+        """Train as the ``Trainer`` does; a teacher resumes from its own weights."""
+        last = resume_from_checkpoint
+        if last is True:
+            last = get_last_checkpoint(self.args.output_dir)
+        self._resumed = Path(last) if last and (Path(last) / STATE).is_file() else None
+        return super().train(resume_from_checkpoint, *args, **options)
+
+    def get_train_dataloader(self) -> Any:
+        """Return the data loader of the ``Trainer``; a row without a label gets the label -100."""
+        own: Any = self.data_collator
+        self.data_collator = LabelMissing(own, ("labels", "label", "label_ids", *self.label_names))
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = own
+
+    def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
+        """Log also the value of each term in the last step, such as ``vadd_kl``."""
+        if self.last_loss is not None and "loss" in logs:
+            logs |= {name: float(value) for name, value in self.last_loss.terms.items()}
+        super().log(logs, *args, **options)
+
+    def _step_of(self, model: nn.Module) -> Step:
+        """Return the step of a network; a Trainer with ``model_init`` makes a new network for each training."""
+        network = self.accelerator.unwrap_model(model)
+        if isinstance(network, nn.DataParallel):
+            raise RuntimeError(
+                "nn.DataParallel copies the network for each pass, and a step has several; start one process for each "
+                "device instead, with `accelerate launch` or torchrun"
+            )
+        if self._step is None or self._step.model is not network:
+            self._insert_layer()
+            shares = {"labeled": self._labeled_share, "unlabeled": self._other_share}
+            parts = self.training_objective.parts
+            scaled = Combination(tuple(((*factors, shares[term.rows]), term) for factors, term in parts))
+            self._step = Step(network, scaled, classes=self.classes, ignore_index=UNLABELED)
+            if self._resumed is not None:
+                self._step.objective.load_state_dict(torch.load(self._resumed / STATE, weights_only=True))
+                self._resumed = None
+        return self._step
+
+    def _set_shares(self, y: Tensor | None, num_items: Tensor | int | None) -> None:
+        """Weigh the terms, so that accumulated batches have the loss of one large batch.
+
+        The Trainer divides the loss by the number of batches, unless the model takes the number of items. In that case
+        it is divided here, and each row with a label counts the same. Items may also be tokens: then each batch counts
+        the same.
+        """
+        divided = self.model_accepts_loss_kwargs and num_items is not None
+        share = 1.0 / self.current_gradient_accumulation_steps if divided else 1.0
+        self._labeled_share.value, self._other_share.value = 0.0 if y is None else share, share
+        if divided and y is not None and y.dim() == 1:
+            processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+            self._labeled_share.value = len(y) * processes / max(1, int(num_items or 0))
+
+    def _batch(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Divide a batch into labeled and unlabeled rows."""
+        [name] = self.label_names
+        x, y = {key: value for key, value in inputs.items() if key != name}, inputs.get(name)
+        rows = len(next(value for value in x.values() if isinstance(value, Tensor)))
+        if y is not None and len(y) != rows:
+            raise ValueError(f"got {len(y)} labels for {rows} rows")
+        known = torch.zeros(rows, dtype=torch.bool) if y is None else y.ne(UNLABELED).view(rows, -1).any(1)
+        count = int(known.sum())
+        batch: dict[str, Any] = {"x": x if count else None, "y": y if count else None, "unlabeled": None}
+        if count < rows:
+            if self.unlabeled_dataset is not None:
+                raise ValueError(
+                    f"{rows - count} of {rows} rows of train_dataset have no label, and there is an unlabeled_dataset, "
+                    "too; put all rows without labels into one of them"
+                )
+            batch["unlabeled"] = _rows(x, ~known)
+            if count:
+                batch |= {"x": _rows(x, known), "y": y[known]}  # type: ignore[index]
+        elif self.unlabeled_dataset is not None:
+            batch["unlabeled"] = self._unlabeled()
+        return batch
+
+    def _unlabeled(self) -> dict[str, Any]:
+        """Return the next unlabeled rows. They depend on the number of the step alone: a resumed run has the same."""
+        if self._unlabeled_rows is None:  # the columns that the model does not take are left out, as the Trainer does
+            loader: Any = self.get_test_dataloader(self.unlabeled_dataset)
+            self._unlabeled_rows = loader.dataset, loader.collate_fn
+        dataset, collate = self._unlabeled_rows
+        update, turn = self._turn
+        number = update * self.args.gradient_accumulation_steps + turn
+        first = (number * self.args.world_size + self.args.process_index) * self.unlabeled_batch_size
+        chosen = shuffled(len(dataset), first, self.unlabeled_batch_size, self.args.seed)
+        batch = self._prepare_inputs(collate([dataset[row] for row in chosen]))
+        return {key: value for key, value in batch.items() if key not in self.label_names}
+
+    def _check_unlabeled(self) -> None:
+        """Raise an error if the rows of the unlabeled data set cannot be inputs of the model."""
+        data = self.unlabeled_dataset
+        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+            raise TypeError(f"unlabeled_dataset must have a length and rows by their number, got {type(data).__name__}")
+        if len(data) == 0:
+            raise ValueError("unlabeled_dataset is empty; leave it out to run all terms on the rows of train_dataset")
+        row, labeled = data[0], self.train_dataset[0] if hasattr(self.train_dataset, "__getitem__") else {}
+        if isinstance(row, Mapping) and isinstance(labeled, Mapping):
+            taken = set(signature(self.model.forward).parameters) - set(self.label_names)
+            missing = [key for key in labeled if key in taken and key not in row]
+            if missing:
+                raise ValueError(
+                    f"the rows of unlabeled_dataset have no {', '.join(missing)}, which those of train_dataset have; "
+                    f"they have {', '.join(row) or 'nothing'}. Prepare both data sets in the same way"
+                )
+
+    def _insert_layer(self) -> None:
+        """Insert the layer where ``after`` says, unless the model has one or the objective needs none."""
+        needed = any(isinstance(term, AdD) for _, term in self.training_objective.parts)
+        if adversarial_layers(self.model) or (self.after is None and not needed):
+            return
+        after = self.after
+        if after is None:
+            if not hasattr(self.train_dataset, "__getitem__"):
+                raise ValueError("say behind which module the layer goes, after=...: train_dataset has no first row")
+            batch = self.get_test_dataloader(self.train_dataset).collate_fn([self.train_dataset[0]])
+            after = place_before_output(self.model, self._prepare_inputs(dict(batch)), self.label_names)
+        insert(self.model, after, **self.layer_options)  # type: ignore[arg-type]
+        self.after = after
+
+
+class AdversarialDropoutTrainer(AdversarialDropoutMixin, Trainer):
+    """A ``transformers.Trainer`` that trains with an objective of advdrop.
+
+    A row is unlabeled if its label is -100 or None, if it has no label, or if it is in ``unlabeled_dataset``. Terms
+    such as VAdD run on the unlabeled rows of a batch, and on all of its rows if none is unlabeled.
+
+    Args:
+        args: what a ``Trainer`` takes, in its order, starting with the model and the ``TrainingArguments``.
+        objective: a weighted sum of terms; by default ``CrossEntropy() + Ramp(1.0, over=0.3) * VAdD()``. Progress is
+            the share of ``max_steps`` that is done.
+        after: the name of the module that the AdversarialDropout layer is inserted behind, or several names. By
+            default the module that feeds the output layer. A model that has a layer, and an objective that needs none,
+            get none.
+        unlabeled_dataset: rows without labels, with the columns of ``train_dataset``. Each step takes the next ones, in
+            an order that is shuffled again after each round.
+        unlabeled_batch_size: how many of them a step takes on each device; the training batch size by default.
+        p: DROP probability of the layer.
+        delta: δ of the layer.
+        granularity: of the masks, see :class:`advdrop.AdversarialDropout`. With ``"feature"``, the default, all tokens
+            of a row share a mask, and padding changes nothing.
+        classes: the dimension of the classes if the output has places: -1 for the logits ``(B, T, C)`` of token
+            classification, 1 for the logits ``(B, C, *D)`` of segmentation.
+        options: the keyword arguments of ``Trainer``.
+    """
+
+
+class LabelMissing:
+    """A data collator that gives rows without a label the label -100, and then calls another collator.
+
+    Args:
+        collate: the other collator.
+        names: the names that a column of labels may have.
+
+    >>> LabelMissing(list, ("labels",))([{"x": 1, "labels": 3}, {"x": 2}])
+    [{'x': 1, 'labels': 3}, {'x': 2, 'labels': -100}]
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], names: tuple[str, ...]) -> None:
+        self.collate, self.names = collate, names
+
+    def __call__(self, rows: list[Any]) -> Any:
+        """Return the batch."""
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            found = (name for name in self.names if any(row.get(name) is not None for row in rows))
+            name = next(found, self.names[0])
+            known: Mapping[str, Any] = next((row for row in rows if row.get(name) is not None), {})
+            rows = [row if row.get(name) is not None else {**row, name: _no_label(row, known, name)} for row in rows]
+        return self.collate(rows)
+
+
+def _no_label(row: Mapping[str, Any], known: Mapping[str, Any], name: str) -> Any:
+    """Return -100 in the form of another row's label: for the row, for each class or for each token."""
+    label = torch.as_tensor(known.get(name, UNLABELED))
+    if label.dim() == 0:
+        return UNLABELED
+    of_tokens = not label.is_floating_point() and len(label) == len(known.get("input_ids", ()))
+    missing = label.new_full((len(row["input_ids"]) if of_tokens else len(label),), UNLABELED)
+    return missing if isinstance(known[name], Tensor) else missing.tolist()
+
+
+class _SaveObjective(TrainerCallback):
+    """Puts the state of the objective into each checkpoint, if it has one."""
+
+    def __init__(self, trainer: AdversarialDropoutMixin) -> None:
+        self.trainer = trainer
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Write the file, from the first process alone."""
+        del control, others
+        step, folder = self.trainer._step, Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if step is not None and args.should_save and folder.is_dir() and (own := step.objective.state_dict()):
+            torch.save(own, folder / f".{STATE}")
+            (folder / f".{STATE}").replace(folder / STATE)
+
+
+class _Share:
+    """A factor of a weight that the trainer sets before each step."""
+
+    value = 1.0
+
+    def __call__(self, progress: float) -> float:
+        del progress
+        return self.value
+
+
+def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names: Sequence[str] = ()) -> str:
+    """Return the name of the module that feeds the output layer, such as ``dropout`` in BERT.
+
+    The output layer is the last ``nn.Linear`` that runs. The module that feeds it is the last one before it that runs
+    once and returns a tensor of as many features as the output layer takes.
+
+    Args:
+        model: a network with an output layer.
+        inputs: a batch of at least one row.
+        label_names: the inputs to leave out.
+    """
+    found = places(model, **{key: value for key, value in inputs.items() if key not in label_names})
+    modules = dict(model.named_modules())
+    output = next((at for at in reversed(range(len(found))) if isinstance(modules[found[at].name], nn.Linear)), 0)
+    width = getattr(modules[found[output].name], "in_features", None) if found else None
+    for place in reversed(found[:output]):
+        if place.part is None and place.calls == 1 and place.shape[-1] == width:
+            return place.name
+    last = ", ".join(place.name for place in found[-5:])
+    raise ValueError(
+        f"no module that feeds the output layer of {type(model).__name__} was found; say behind which one the layer "
+        f"goes, after=... The last that ran are {last}"
+    )
+
+
+def shuffled(rows: int, first: int, count: int, seed: int) -> list[int]:
+    """Return some entries of an endless list: all rows in a random order, then all in another order, and so on.
+
+    >>> sorted(shuffled(rows=5, first=5, count=5, seed=0))
+    [0, 1, 2, 3, 4]
+    """
+    chosen: list[int] = []
+    while len(chosen) < count:
+        turn, place = divmod(first + len(chosen), rows)
+        generator = torch.Generator().manual_seed(derived_seed(seed, "unlabeled", turn))
+        chosen += torch.randperm(rows, generator=generator)[place : place + count - len(chosen)].tolist()
+    return chosen
+
+
+def _rows(inputs: Mapping[str, Any], chosen: Tensor) -> dict[str, Any]:
+    """Return some of the rows of each tensor."""
+    rows = len(chosen)
+    own = {key: isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows for key, value in inputs.items()}
+    return {key: value[chosen] if own[key] else value for key, value in inputs.items()}
+
+
+def _run(step: Step, model: nn.Module, batch: dict[str, Any]) -> Loss:
+    """Run a step. If the network is wrapped, as by DistributedDataParallel, the step is the forward of the wrapper."""
+
+    def run(**given: Any) -> Loss:
+        parts = step.objective.named_parts()
+        if any(weight_at(name, factors, given["progress"]) for name, (factors, _) in parts.items()):
+            return step(**given)  # type: ignore[no-any-return]
+        # A batch without labels, and only terms that need them: a loss of zero, for the sake of the other processes.
+        output = step.model(**(given["x"] or given["unlabeled"]))
+        return Loss(0.0 * step.outputs.find(output).sum(), {}, {}, {})
+
+    network = step.model
+    if network is model:
+        return run(**batch)
+    before = vars(network).get("forward")
+
+    def restore() -> None:
+        vars(network).pop("forward", None)
+        if before is not None:
+            network.forward = before
+
+    def forward(**given: Any) -> tuple[Tensor, Loss]:
+        restore()
+        result = run(**given)
+        return result.loss, result
+
+    network.forward = forward
+    try:
+        loss, result = model(**batch)
+    finally:
+        restore()
+    return Loss(loss, result.terms, result.weights, result.measures)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from advdrop.lab.cli.answer import LARGEST, answer_of, thumbnail, uses_unlabeled
+from advdrop.lab.cli.answer import LARGEST, answer_of, thumbnail, unlabeled_images, uses_unlabeled
 from advdrop.lab.cli.main import main
+from advdrop.lab.data.batches import split_labels
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.run import evaluate_run
 from advdrop.lab.report.answer import read_answer
@@ -157,6 +158,11 @@ def test_tables_have_an_answer_without_pictures(tmp_path):
     assert (answer.labeled, answer.unlabeled, answer.test_images) == (12, 48, 30)
     assert answer_of([(pairs[1], pairs[0])], data, progress=False) is None  # a baseline with unlabeled images is none
     assert answer_of([], data) is None
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_labeled_images_in_the_unlabeled_stream_are_not_counted_as_unlabeled(overlap):
+    assert unlabeled_images(split_labels(torch.arange(20) % 2, labels=4, seed=0, overlap=overlap)) == 16
 
 
 @pytest.mark.parametrize(("shape", "size"), [((1, 8, 6), (6, 8)), ((3, 200, 100), (LARGEST // 2, LARGEST))])

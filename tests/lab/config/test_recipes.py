@@ -186,13 +186,23 @@ def test_all_labels_of_your_own_data_are_used_and_a_hundred_of_a_source():
     assert resolved("own", labels=30).labels == 30
 
 
-@pytest.mark.parametrize("preset", ["paper", "robust"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_larger_images_get_a_residual_network(preset, channels):
-    config = resolved("own", shape=(channels, 64, 64), half_labeled=True, preset=preset)
-    assert (config.network.name, config.network.norm, config.network.width) == ("resnet18", "group", 0.25)
-    assert (config.training.labeled, config.training.unlabeled, config.data.pad_crop) == (16, 32, 2)
-    assert config.objective.blend == (pytest.approx(1 / 3) if preset == "robust" else 0)
+@pytest.mark.parametrize(
+    ("preset", "side", "network", "batches"),
+    [
+        ("robust", 40, "mnist-cnn", (32, 64)),
+        ("robust", 64, "mnist-cnn", (16, 32)),
+        ("robust", 65, "resnet18", (16, 32)),
+        ("paper", 41, "resnet18", (16, 32)),
+    ],
+)
+def test_larger_images_get_smaller_batches_and_a_residual_network(channels, preset, side, network, batches):
+    config = resolved("own", shape=(channels, side, side), half_labeled=True, preset=preset)
+    assert config.network.name == network
+    assert (config.training.labeled, config.training.unlabeled) == batches
+    assert config.data.pad_crop == 2
+    if network == "resnet18":
+        assert (config.network.norm, config.network.width) == ("group", 0.25)
 
 
 def test_pictures_are_configured_as_they_were_read():
@@ -298,6 +308,12 @@ def test_the_robust_recipe(shape, network, pad_crop):
     assert term.weight == 1.0
     assert resolved("some/data.npz", method="pi").objective.terms.chosen()["pi"].weight == 30.0
     assert config.objective.blend == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_robust_preset_suits_every_source(dataset):
+    network = resolved(dataset, preset="robust").network
+    assert network == resolved("own", shape=SHAPES.get(dataset, (1, 28, 28)), preset="robust").network
 
 
 def test_the_papers_presets_have_no_companion():

@@ -13,7 +13,7 @@ from advdrop.lab.choices import Labels, PresetChoice
 from advdrop.lab.config.config import ConfigError, RunConfig, merged, parse_method
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.examples import UNLABELED, DataSet
-from advdrop.lab.models.networks import default_network
+from advdrop.lab.models.networks import LARGE, default_network
 from advdrop.presets import PRESETS
 
 Values = Mapping[str, Any]
@@ -40,11 +40,10 @@ SHORT: Values = {  # ours
 }
 ONE_STREAM: Values = {"training": {"labeled": 64, "unlabeled": 0}}
 """Ours, for your own data if all of them have a label. Few images would make few updates if an epoch saw each once."""
-LARGE_IMAGES: Values = {
-    # Ours: smaller batches and a quarter of the filters, so that 64×64 pixels take minutes on two cores.
-    "network": {"name": "resnet18", "p": 0.5, "delta": 0.05, "norm": "group", "width": 0.25},
-    "training": {"labeled": 16, "unlabeled": 32},
-}
+SMALL_BATCHES: Values = {"labeled": 16, "unlabeled": 32}
+"""Ours, for images of more than 40 pixels a side, so that 64×64 pixels take minutes and not an hour on two cores."""
+RESNET: Values = {"name": "resnet18", "p": 0.5, "delta": 0.05, "norm": "group", "width": 0.25}
+"""Ours: a quarter of the filters, and the norm with which several passes run as one."""
 DIGITS: Values = {  # 8x8 pixels are too few for three poolings
     **SHORT,
     "data": {"scaling": "unit"},
@@ -135,19 +134,20 @@ def resolve(
     if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
     supervised = labels == "all" and not half_labeled
+    known = DATASETS.get(dataset) or own_data(shape)
     recipe = merged(
         {"data": {"overlap": preset == "authors"}},  # the paper does not use the labeled images as unlabeled ones
-        DATASETS.get(dataset) or own_data(shape),
+        known if preset != "robust" else {**known, "network": {}},  # the options of another network mean nothing
         robust(shape) if preset == "robust" else {},
         AUTHORS.get(dataset, {}) if preset == "authors" else {},
         AUTHORS_ALL_LABELS.get(dataset, {}) if preset == "authors" and labels == "all" else {},
         {"network": {"scale": choices.scale}},
     )
-    known, options = recipe.pop("terms", {}), {}
+    of_terms, options = recipe.pop("terms", {}), {}
     chosen = {"order": choices.order, "ties": choices.ties, "reversed_search": choices.reversed_search}
     for term in terms:
         own = {key: value for key, value in chosen.items() if key in METHODS[term].model_fields}
-        options[term] = own | known.get(term, {})
+        options[term] = own | of_terms.get(term, {})
     semi_supervised = not supervised and any(METHODS[term].semi_supervised for term in terms)
     entropy = choices.entropy if semi_supervised and "entropy" not in terms else 0.0
     objective = {"terms": options, "entropy": entropy, "updating": sorted(choices.updating)}
@@ -195,7 +195,7 @@ def own_data(shape: Sequence[int]) -> Values:
         "pad_crop": 2 * (network in ("conv-large", "resnet18")),
     }
     own = merged(SHORT, {"data": data, "network": {"name": network, "p": 0.5, "delta": 0.05}})
-    return merged(own, LARGE_IMAGES) if network == "resnet18" else own
+    return merged(own, {"network": RESNET, "training": SMALL_BATCHES}) if network == "resnet18" else own
 
 
 def robust(shape: Sequence[int]) -> Values:
@@ -206,19 +206,18 @@ def robust(shape: Sequence[int]) -> Values:
     The choices were made with mnist5k and the SVHN subset.
     """
     convolutional = len(shape) == 3 and min(shape[1:]) >= 16
+    side = max(shape[1:]) if convolutional else 0
     small = {"name": "mnist-cnn", "p": 0.5, "delta": 0.005, "batch_norm": True, "dropout": 0.2}
     dense = {"name": "mlp", "p": 0.2, "delta": 0.05, "hidden": (256, 128), "dropout": 0.2}
-    recipe = {
+    return {
         "data": {"standardize": True, "pad_crop": 2 * convolutional, "overlap": False},
-        "network": small if convolutional else dense,
+        # Up to 64 pixels the small network learned more from a few hundred labels than the residual one.
+        "network": RESNET if side > 64 else small if convolutional else dense,
         "objective": {"ramp": 0.3, "blend": 1 / 3},
         "terms": {name: {"weight": 30.0} for name in ("pi", "temporal", "vadd-qe", "no-flips")},
         "optimizer": {"learning_rate": 0.002, "ramp_down": 0.3},
-        "training": {"labeled": 32, "unlabeled": 64},
+        "training": SMALL_BATCHES if side > LARGE else {"labeled": 32, "unlabeled": 64},
     }
-    if default_network(shape) != "resnet18":
-        return recipe
-    return {**recipe, **LARGE_IMAGES}  # nothing larger was tried, so only the cost was chosen
 
 
 def _supervised(recipe: Values, examples: int) -> Values:

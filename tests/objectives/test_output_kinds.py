@@ -219,6 +219,21 @@ class Shifted(nn.Module):
         return torch.cat([z[:, :, :1] + self.extra, z[:, :, 1:]], 2)
 
 
+def test_classes_may_be_last_in_an_output_with_several_dimensions():
+    class Last(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x).movedim(1, -1)
+
+    model, objective, draw = Segmenter(), CrossEntropy() + VAdD(noise="shared") + PiModel(), seeded()
+    rows = {"x": torch.randn(2, 1, 4, 5, generator=draw), "y": torch.randint(CLASSES, (2, 4, 5), generator=draw)}
+    one, other = run(model, objective, rows).loss, run(Last(model), objective, rows, classes=-1).loss
+    torch.testing.assert_close(one, other)
+
+
 def test_cross_entropy_of_places_against_numpy():
     model, (inputs, y) = Tagger(p=0.0).double(), text()
     z = model(**inputs)["logits"].detach().numpy()

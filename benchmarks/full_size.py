@@ -1,6 +1,6 @@
 """What the paper's tables cost at full size: each row's arithmetic counted, a few of its updates timed here.
 
-    python benchmarks/full_size.py [--json FILE] [--updates 2] [--tables table1 table2]
+    python benchmarks/full_size.py [--json FILE] [--updates 2] [--tables table1 table2] [--columns cifar10-4000 ...]
 
 The arithmetic of an update is torch's count; times are of random images on this machine. The hours on a GPU are
 computed from the count and an assumed speed: nobody has run them.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,10 @@ from measure import flops, progress, record
 
 DATA = {"mnist": ((1, 28, 28), 60_000), "svhn": ((3, 32, 32), 73_257), "cifar10": ((3, 32, 32), 50_000)}
 TABLES = ("table1", "table2")
-GPU = 19.5e12
-"""Multiplications and additions a second of an A100 in float32, by NVIDIA's data sheet."""
+GPUS = {"V100": 15.7e12, "A100": 19.5e12, "L4": 30.3e12, "H100": 67e12, "RTX 4090": 82.6e12}
+"""Multiplications and additions a second in float32, without tensor cores, by NVIDIA's data sheets."""
 SUSTAINED = 0.4
-"""The share of it that is assumed for these networks."""
+"""The share of them that is assumed for these networks."""
 
 
 def batch_of(config: RunConfig, shape: tuple[int, ...]) -> Batch:
@@ -76,13 +77,16 @@ def measure(suite: Suite, key: Key, updates: int) -> dict[str, Any]:
         "gflop_per_update": round(counted / 1e9, 2),
         "seconds_per_update": round(seconds, 4),
         "hours_here": round(seconds * length * seeds / 3600, 1),
-        "gpu_hours_computed": round(counted * length * seeds / (GPU * SUSTAINED) / 3600, 2),
+        "gpu_hours_computed": {
+            name: round(counted * length * seeds / (speed * SUSTAINED) / 3600, 2) for name, speed in GPUS.items()
+        },
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As the page on the reproduction shows it."""
-    head = ["table", "column", "row", "updates x seeds", "GFLOP per update", "s per update here", "GPU hours, computed"]
+    head = ["table", "column", "row", "updates x seeds", "GFLOP per update", "s per update here"]
+    head += [f"{name} hours, computed" for name in GPUS]
     lines = [
         [
             row["suite"],
@@ -91,14 +95,15 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{row['updates']:,} x {row['seeds']}",
             f"{row['gflop_per_update']:,.1f}",
             f"{row['seconds_per_update']:.2f}",
-            f"{row['gpu_hours_computed']:,.1f}",
+            *(f"{row['gpu_hours_computed'][name]:,.1f}" for name in GPUS),
         ]
         for row in rows
     ]
     for name in dict.fromkeys(row["suite"] for row in rows):
         mine = [row for row in rows if row["suite"] == name]
-        total, here = (sum(row[key] for row in mine) for key in ("gpu_hours_computed", "hours_here"))
-        lines.append([name, "all", "all", "", "", f"{here:,.0f} hours in all", f"{total:,.0f}"])
+        here = sum(row["hours_here"] for row in mine)
+        totals = (sum(row["gpu_hours_computed"][gpu] for row in mine) for gpu in GPUS)
+        lines.append([name, "all of these", "", "", "", f"{here:,.0f} hours", *(f"{total:,.0f}" for total in totals)])
     return text_table(head, lines) + "\n"
 
 
@@ -109,14 +114,21 @@ def main() -> None:
         "--updates", type=int, default=2, help="updates of each row to time (2), after the one that is counted"
     )
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
+    parser.add_argument("--columns", nargs="+", default=[], help="only these columns (all)")
     arguments = parser.parse_args()
     keep_freed_memory()
     suites = [Suite.load(name) for name in arguments.tables]
-    rows = [measure(suite, key, arguments.updates) for suite in suites for key in suite.cells("paper", seeds=1)]
+    cells = [
+        (suite, key)
+        for suite in suites
+        for key in suite.cells("paper", seeds=1)
+        if not arguments.columns or key.column in arguments.columns
+    ]
+    rows = [measure(suite, key, arguments.updates) for suite, key in cells]
     progress("")
     print(table(rows))
     if arguments.json:
-        record(arguments.json, rows, "python benchmarks/full_size.py --json results/full_size.json")
+        record(arguments.json, rows, f"python {' '.join(sys.argv)}")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,15 @@ def rings(train: int = 60, test: int = 30, features: int = 6) -> DataSet:
     return DataSet("rings", part(train), part(test), CLASSES)
 
 
+def pictures(count: int = 60, shape: tuple[int, ...] = (1, 8, 8)) -> DataSet:
+    """Random pictures of three classes."""
+    draw = torch.Generator().manual_seed(3)
+    y = torch.arange(count) % 3
+    x = torch.randint(256, (count, *shape), generator=draw, dtype=torch.uint8)
+    examples = Examples(x, y)
+    return DataSet("pictures", examples, examples, CLASSES)
+
+
 def tiny(
     *settings: str,
     data: DataSet | None = None,
@@ -38,6 +47,8 @@ def tiny(
         "engine": {"checkpoint_seconds": 0.0, "accelerator": "cpu"},
     }
     given = overrides(settings)
+    if given.get("network", {}).get("name", "mlp") != "mlp":
+        del base["network"]
     return resolve(
         "rings",
         shape=data.shape,

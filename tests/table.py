@@ -13,10 +13,15 @@ from advdrop import (
     AUTHORS,
     EMA,
     VAT,
+    AdversarialDropout,
+    CatGAN,
     CrossEntropy,
+    DeepSupervision,
     EntropyMinimization,
     Exhaustive,
+    FakeClass,
     FraternalDropout,
+    Gamma,
     Iterated,
     MeanTeacher,
     MutualExclusivity,
@@ -32,7 +37,7 @@ from advdrop import (
     qe,
 )
 from advdrop.objectives import Objective
-from small import CLASSES, FEATURES
+from small import CLASSES, FEATURES, HIDDEN
 
 
 class Tutor(nn.Module):
@@ -44,6 +49,17 @@ class Tutor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight.to(x.dtype)
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """The same weights each time, and the generator of the test is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Linear(inputs, outputs)
+
+
+def deep_supervision() -> Objective:
+    return CrossEntropy() + DeepSupervision((AdversarialDropout,), nn.ModuleList([linear(HIDDEN, CLASSES)]))
 
 
 TABLE: dict[str, Callable[[], Objective]] = {
@@ -65,6 +81,10 @@ TABLE: dict[str, Callable[[], Objective]] = {
     "stability": TransformationStability,
     "exclusivity": MutualExclusivity,
     "entropy": EntropyMinimization,
+    "gamma": lambda: Gamma(CLASSES),
+    "deep supervision": deep_supervision,
+    "catgan": lambda: CatGAN(linear(4, FEATURES), latent=4),
+    "fake class": lambda: FakeClass(linear(4, FEATURES), latent=4),
     "formula 6": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(),
     "formula 7": lambda: CrossEntropy() + Ramp(1.0, over=0.3) * VAdD(divergence=qe) + 2.0 * VAT(),
     "authors": lambda: AUTHORS.complete(CrossEntropy() + AUTHORS.vadd()),

@@ -17,7 +17,7 @@ ORDER = ("data models", "config", "suites", "engine", "deploy", "records", "stud
 """The folders of the lab: each may import those before it. Data and models do not know each other."""
 STEPS = {folder: step for step, folders in enumerate(ORDER) for folder in folders.split()}
 LIBRARY = (
-    "checks choices eval_mode outputs randomness suggest",
+    "checks choices eval_mode hidden outputs randomness suggest",
     "masks divergences schedules trust",
     "objectives",
     "step",

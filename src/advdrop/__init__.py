@@ -34,9 +34,15 @@ if TYPE_CHECKING:
     from advdrop.objectives import VAT as VAT
     from advdrop.objectives import AdD as AdD
     from advdrop.objectives import BinaryCrossEntropy as BinaryCrossEntropy
+    from advdrop.objectives import CategoricalGenerator as CategoricalGenerator
+    from advdrop.objectives import CatGAN as CatGAN
     from advdrop.objectives import CrossEntropy as CrossEntropy
+    from advdrop.objectives import DeepSupervision as DeepSupervision
     from advdrop.objectives import EntropyMinimization as EntropyMinimization
+    from advdrop.objectives import FakeClass as FakeClass
+    from advdrop.objectives import FeatureMatching as FeatureMatching
     from advdrop.objectives import FraternalDropout as FraternalDropout
+    from advdrop.objectives import Gamma as Gamma
     from advdrop.objectives import MeanTeacher as MeanTeacher
     from advdrop.objectives import MutualExclusivity as MutualExclusivity
     from advdrop.objectives import OtherMembers as OtherMembers
@@ -87,9 +93,15 @@ _HOME = {
         "VAT",
         "AdD",
         "BinaryCrossEntropy",
+        "CatGAN",
+        "CategoricalGenerator",
         "CrossEntropy",
+        "DeepSupervision",
         "EntropyMinimization",
+        "FakeClass",
+        "FeatureMatching",
         "FraternalDropout",
+        "Gamma",
         "MeanTeacher",
         "MutualExclusivity",
         "OtherMembers",

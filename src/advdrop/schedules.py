@@ -59,6 +59,21 @@ def adam_beta1(progress: float, down: float, start: float = 0.9, end: float = 0.
 
 
 @dataclass(frozen=True)
+class Fade:
+    """A schedule that falls from ``maximum`` to 0 in a straight line.
+
+    >>> Fade(2.0)(0.25)
+    1.5
+    """
+
+    maximum: float = 1.0
+
+    def __call__(self, progress: float) -> float:
+        """Return the weight at this progress."""
+        return self.maximum * (1.0 - progress)
+
+
+@dataclass(frozen=True)
 class Ramp:
     """A schedule λ(t) that grows to ``maximum`` while progress goes from 0 to ``over``, see :func:`ramp_up`.
 

@@ -26,8 +26,9 @@ from waits import Waits
 every_name = pytest.mark.parametrize("name", TABLE)
 
 # These live on masks that are drawn for the batch, so the parts of a batch do not repeat the whole.
-DRAWS_PER_BATCH = {"vadd probe", "vadd random", "vadd shared", "vat module", "vat module shared"}
-ADDITIVE = [name for name in TABLE if name not in DRAWS_PER_BATCH]
+DRAWS_PER_BATCH = {"vadd probe", "vadd random", "vadd shared", "vat module", "vat module shared", "fake class"}
+MIXES_ROWS = {"gamma", "catgan"}  # by the statistics of the batch
+ADDITIVE = [name for name in TABLE if name not in DRAWS_PER_BATCH | MIXES_ROWS]
 
 
 def warm(model, objective, **options):
@@ -72,6 +73,10 @@ UPDATES = {  # how often the running statistics below and above the layer are up
     "stability": (4, 4),
     "exclusivity": (1, 1),
     "entropy": (1, 1),
+    "gamma": (1, 1),
+    "deep supervision": (1, 1),
+    "catgan": (1, 1),
+    "fake class": (1, 1),
     "formula 6": (3, 3),
     "formula 7": (3, 3),
     "authors": (3, 3),
@@ -123,7 +128,8 @@ def test_copies_and_a_resumed_step_give_the_same_loss(make):
     assert len({loss.item() for loss in losses}) == 1
 
 
-INPUT_MOVES = {"at", "at shared", "vat", "vat shared", "formula 7"}  # they move the input of the network itself
+# They move the input of the network itself, or make inputs of their own.
+INPUT_MOVES = {"at", "at shared", "vat", "vat shared", "formula 7", "catgan", "fake class"}
 NAMES = {"at module", "vat module", "vat module shared", "vadd teacher"}  # a module by name, or the input of a teacher
 
 
@@ -252,7 +258,7 @@ def test_no_objective_waits_for_the_device(name, wrap, monkeypatch):
     rows = {key: torch.empty(16, FEATURES, device="meta") for key in ("x", "unlabeled", "second_view")}
     index = torch.empty(16, dtype=torch.long, device="meta")
     model.zero_grad()
-    step = Step(model.to("meta"), TABLE[name]())
+    step = Step(model, TABLE[name]()).to("meta")
     step(**rows, y=index, index=index, progress=1.0, generator=seeded(), measure=True).loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 

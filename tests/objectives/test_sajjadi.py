@@ -5,6 +5,8 @@ from torch import nn
 
 from advdrop import MutualExclusivity, TransformationStability
 from advdrop.objectives.sajjadi import mutual_exclusivity
+from advdrop.step.batch import Batch
+from advdrop.step.passes import Passes
 from small import CLASSES, FEATURES, batch, values
 
 
@@ -24,6 +26,34 @@ def test_transformation_stability(model, rows, passes, pairs):
     first, other = (model(rows[name]).softmax(1).detach().numpy() for name in ("unlabeled", "second_view"))
     ours = values(model, TransformationStability(passes=passes), rows).detach()
     np.testing.assert_allclose(ours, pairs * ((first - other) ** 2).sum(1))
+
+
+@pytest.mark.parametrize("passes", [2, 3, 5])
+@pytest.mark.parametrize("together", [True, False])
+def test_every_pass_has_a_view_of_its_own_as_printed(model, rows, passes, together, monkeypatch):
+    if not together:
+        monkeypatch.setattr(Passes, "_separable", lambda *_: ([], []))
+    more = [rows["unlabeled"] + shift for shift in (0.5, -0.5, 1.0)]
+    views = [rows["unlabeled"], rows["second_view"], *more][:passes]
+    f = [model(view).softmax(1).detach().numpy() for view in views]
+    expected = sum(((f[j] - f[k]) ** 2).sum(1) for j in range(passes) for k in range(j + 1, passes))
+    rows = {**rows, "more_views": more[: passes - 2]}
+    np.testing.assert_allclose(values(model, TransformationStability(passes=passes), rows).detach(), expected)
+
+
+def test_mutual_exclusivity_is_summed_over_the_passes(model, rows):
+    more = [rows["unlabeled"] + 0.5]
+    plain, both = (values(model, TransformationStability(3, w), {**rows, "more_views": more}) for w in (0.0, 0.1))
+    views = [rows["unlabeled"], rows["second_view"], *more]
+    expected = 0.1 * sum(mutual_exclusivity(model(view)) for view in views)
+    torch.testing.assert_close(both - plain, expected)
+
+
+def test_more_views_are_checked(rows):
+    with pytest.raises(ValueError, match="more_views needs a second_view"):
+        Batch(rows["x"], rows["y"], more_views=[rows["x"]])
+    with pytest.raises(ValueError, match="more_views"):
+        Batch(**rows, more_views=[rows["x"]])
 
 
 def test_transformation_stability_counts_every_pair_of_passes():

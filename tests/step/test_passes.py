@@ -427,7 +427,7 @@ def test_what_is_shared_is_computed_again_if_it_was_changed_in_place(apart):
 def test_joined_passes_of_the_same_rows_see_different_noise(lower, rows_of):
     model, rows = dropping(lower=lower), only(batch(), "unlabeled")
     passes = passes_of(model, TransformationStability(passes=3), VAdD(), rows=rows)
-    made = [passes.clean("unlabeled"), passes.again("unlabeled"), passes.again("unlabeled")]
+    made = [passes.clean("unlabeled"), passes.again("unlabeled"), passes.further("unlabeled")]
     hidden = [one.lower.h for one in made] + [passes.lower_again("unlabeled").h]
     assert rows_of(model[3]) == [4 * U]
     for i, h in enumerate(hidden):

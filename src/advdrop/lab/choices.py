@@ -16,7 +16,7 @@ ExportFormat = Literal["onnx", "torch"]
 BlockNorm = Literal["batch", "group"]
 Color = Literal["rgb", "gray"]
 ColorChoice = Literal["auto", "rgb", "gray", "grey"]
-DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "cifar10")
+DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "svhn-subset", "cifar10")
 """The data sets that have a name."""
 MOST_SEEDS = 1000
 """No command runs more seeds than this. A larger number is a typing mistake."""

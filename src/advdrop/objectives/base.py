@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor, nn
 
+from advdrop.hidden import Place
 from advdrop.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -114,6 +115,21 @@ class Term(Objective):
     def searches_clean(self) -> bool:
         """Whether the term runs the upper part of the clean pass again with other masks."""
         return False
+
+    @property
+    def hidden(self) -> tuple[Place, ...]:
+        """The modules whose outputs in the clean passes the term will need, by name or by class."""
+        return ()
+
+    @property
+    def trained(self) -> nn.Module | None:
+        """A module that is trained with the network and is not part of it. A step holds it and saves it."""
+        return None
+
+    @property
+    def opponent(self) -> Objective | None:
+        """What another player minimizes after each update with its ``trained`` modules alone, such as a generator."""
+        return None
 
     @property
     def name(self) -> str:

@@ -21,38 +21,47 @@ if TYPE_CHECKING:
 @final
 @dataclass
 class TransformationStability(Term):
-    """Transformation stability, l_TS = Σ_{j<k} ‖f^j(x) − f^k(x)‖₂² over n passes.
+    """Transformation stability, l_TS = Σ_{j<k} ‖f^j(T^j x) − f^k(T^k x)‖₂² over all pairs of n passes.
 
-    The passes have independent noise, masks and augmentation.
+    The passes have independent noise, masks and augmentation T.
 
     It sums squared differences of probabilities over the C classes. With 2 passes it is C times the quadratic error of
-    the Π model.
+    the Π model. An update costs n passes forward and backward, where the Π model needs two.
 
     Args:
-        passes: n, 4 or 5 in the original. A batch has at most two views, so all passes but the first run on the second.
+        passes: n, 4 or 5 in the original. Give a step ``second_view`` and n − 2 ``more_views``, each augmented
+            independently. If there are fewer, the last passes run on the second view with new noise.
+        exclusivity: λ of l_ME, see :class:`MutualExclusivity`, here summed over the n passes as in the original; there
+            it is 0.1.
 
     References: Sajjadi et al., "Regularization With Stochastic Transformations and Perturbations for Deep
     Semi-Supervised Learning", NIPS 2016.
     """
 
     passes: int = 4
+    exclusivity: float = 0.0
     rows: Rows = "unlabeled"
 
     def __post_init__(self) -> None:
         checks.count("passes", self.passes, least=2)
+        checks.not_negative("exclusivity", self.exclusivity)
 
     @property
     def views(self) -> tuple[View, ...]:
         """All n passes."""
-        second: View = "second"
-        return ("clean", *[second] * (self.passes - 1))
+        further: View = "further"
+        return ("clean", "second", *[further] * (self.passes - 2))
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the value for each row, ``(B,)``."""
-        logits = [passes.clean(self.rows).logits, *(passes.again(self.rows).logits for _ in range(self.passes - 1))]
+        made = [passes.clean(self.rows), passes.again(self.rows)]
+        logits = [each.logits for each in (*made, *(passes.further(self.rows) for _ in range(self.passes - 2)))]
         checks.several_outputs(logits[0])
         outputs = [output.float().softmax(1) if output.dtype.itemsize < 4 else output.softmax(1) for output in logits]
         values = [passes.compare(_squared_distance, one, other, self.rows) for one, other in combinations(outputs, 2)]
+        if self.exclusivity:
+            exclusive = [passes.compare(_exclusivity, output, output, self.rows) for output in logits]
+            values += [self.exclusivity * value for value in exclusive]
         return torch.stack(values).sum(0)
 
 
@@ -70,7 +79,8 @@ class MutualExclusivity(Term):
 
     References: as for :class:`TransformationStability`; l = 0.1·l_ME + 1·l_TS there.
 
-    Deviations: it is computed on the clean pass alone; the original sums over its n passes.
+    Deviations: it is computed on the clean pass alone; the original sums over its n passes, see ``exclusivity`` of
+    :class:`TransformationStability`.
     """
 
     rows: Rows = "unlabeled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,7 @@ class Batch:
         unlabeled: unlabeled inputs of U rows; without them, terms for unlabeled rows run on ``x``.
         second_view: the same rows as ``unlabeled`` (or ``x`` without it), augmented independently.
         index: the positions of those rows in the data set, ``(U,)``; temporal ensembling needs them.
+        more_views: more views of the same rows, for terms that compare more than two.
 
     >>> Batch(torch.zeros(2, 3), torch.tensor([0, 1]), unlabeled=torch.zeros(5, 3)).inputs("unlabeled").shape
     torch.Size([5, 3])
@@ -39,6 +41,7 @@ class Batch:
     unlabeled: Inputs = None
     second_view: Inputs = None
     index: Tensor | None = None
+    more_views: Sequence[Inputs] = ()
 
     def __post_init__(self) -> None:
         if self.x is None and self.unlabeled is None:
@@ -62,6 +65,11 @@ class Batch:
                 raise ValueError(f"{name} has {len(first)} tensors, and its second_view has {len(second)}")
             for one, other in zip(first, second, strict=True):
                 checks.same_shape(name, one, "second_view", other)
+            for view in self.more_views:
+                for one, other in zip(first, tensors(view), strict=True):
+                    checks.same_shape(name, one, "more_views", other)
+        elif self.more_views:
+            raise ValueError("more_views needs a second_view before them")
         if self.index is not None:
             if not isinstance(self.index, Tensor):
                 raise TypeError(f"index must be a tensor, got {type(self.index).__name__}")
@@ -93,6 +101,11 @@ class Batch:
         has_second_view = self.rows(rows) == self.rows("unlabeled")
         return self.second_view if has_second_view and self.second_view is not None else self.inputs(rows)
 
+    def further(self, rows: Rows, number: int) -> Inputs:
+        """Return one of the views of these rows behind the second, or the second if there are fewer."""
+        has_views = self.rows(rows) == self.rows("unlabeled") and number < len(self.more_views)
+        return self.more_views[number] if has_views else self.second(rows)
+
     def labels(self) -> Tensor:
         """Return the labels, or raise an error if there are none."""
         if self.y is None:
@@ -101,7 +114,7 @@ class Batch:
 
     def arguments(self) -> dict[str, Inputs]:
         """Return the fields as keyword arguments of a step."""
-        names = ("x", "y", "unlabeled", "second_view", "index")
+        names = ("x", "y", "unlabeled", "second_view", "index", "more_views")
         return {name: getattr(self, name) for name in names}
 
     @property

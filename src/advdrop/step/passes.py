@@ -6,9 +6,9 @@ be needed run as one batch.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection
-from contextlib import AbstractContextManager
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from advdrop import checks
 from advdrop.choices import Noise, PassName
 from advdrop.divergences import Divergence, Given, over_places
 from advdrop.eval_mode import eval_mode
+from advdrop.hidden import Place, watched
 from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
@@ -37,9 +38,10 @@ from advdrop.step.together import rowwise, still
 
 Layers = tuple[AdversarialDropout, ...]
 
-View = Literal["clean", "second", "adversarial"]
+View = Literal["clean", "second", "further", "adversarial"]
 """A pass that does not depend on another pass. ``"clean"``: the clean pass. ``"second"``: a pass with new noise on the
-second view. ``"adversarial"``: only the lower part of such a pass, for the adversarial mask."""
+second view. ``"further"``: the same on the next view of the batch. ``"adversarial"``: only the lower part of such a
+pass, for the adversarial mask."""
 
 Repeated = Literal["nothing", "upper", "all"]
 """The part of the network that a term runs again with the noise of the clean pass."""
@@ -54,12 +56,14 @@ class Plan:
         repeated: the part of the network that they will run again with the noise of the clean pass.
         input_gradient: whether one of them needs the gradient of the labeled clean pass with respect to its input.
         searched: the rows whose clean pass will run again with other masks.
+        hidden: the modules whose outputs they will ask for.
     """
 
     views: tuple[tuple[Rows, View], ...] = ()
     repeated: Repeated = "nothing"
     input_gradient: bool = False
     searched: frozenset[Rows] = frozenset()
+    hidden: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,11 +175,13 @@ class Passes:
         self._inputs: dict[Rows, Inputs] = {}
         self._clean: dict[Rows, Pass] = {}
         self._steady: dict[Rows, Tensor] = {}
+        self._hidden: dict[Rows, dict[str, Tensor]] = {}
         # By the id of an input: the input, what ``begin`` made of it, and the version of that tensor.
         self._begun: dict[int, tuple[Tensor, Tensor, int]] = {}
         # Passes and lower parts that ran as one batch, and that no term has asked for yet.
         self._ready: defaultdict[tuple[Rows, View], list[Any]] = defaultdict(list)
         self._joined = False
+        self._views_seen: Counter[Rows] = Counter()
 
     def inputs(self, rows: Rows) -> Inputs:
         """Return the inputs of the clean pass; they require a gradient if a term needs it."""
@@ -195,13 +201,52 @@ class Passes:
             ready = self._joint((rows, "clean"))
             name: PassName = "labeled" if rows == "labeled" else "clean"
             again = rows in map(self.batch.rows, self._plan.searched)
-            self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
+            with self.watching() as self._hidden[rows]:
+                self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
         return self._clean[rows]
+
+    def hidden(self, rows: Rows) -> dict[str, Tensor]:
+        """Return the outputs of the modules that the terms named as ``hidden`` in the clean pass, by their names."""
+        self.clean(rows)
+        return self._hidden[self.batch.rows(rows)]
+
+    @contextmanager
+    def watching(self) -> Iterator[dict[str, Tensor]]:
+        """Return a ``with`` block that collects the outputs of these modules in the passes inside it."""
+        if not self._plan.hidden:
+            yield {}
+            return
+        self._begun.clear()  # a pass that continued from there would not run all modules
+        with watched(self.network.model, self._plan.hidden) as found:
+            yield found
+
+    def without_noise(self, rows: Rows) -> Tensor:
+        """Return the logits of a pass without noise and masks, with gradients, ``(B, C)``.
+
+        Batch norm uses the statistics of the batch, and does not update its running statistics.
+        """
+        model, statistics = self.network.model, self.network.statistics
+        training = [layer.training for layer in statistics.layers]
+        with eval_mode(model):
+            for layer, mode in zip(statistics.layers, training, strict=True):
+                layer.training = mode
+            with statistics.updates(False):
+                return self.outputs.find(call(model, self.inputs(rows)))
 
     def again(self, rows: Rows) -> Pass:
         """Return another pass with new noise and new masks, on the second view if there is one."""
         ready = self._joint((self.batch.rows(rows), "second"))
         return ready if ready is not None else self._sampled(self.batch.second(rows), "second")
+
+    def further(self, rows: Rows) -> Pass:
+        """Return another pass with new noise and new masks, on the next of the views behind the second."""
+        ready = self._joint((self.batch.rows(rows), "further"))
+        return ready if ready is not None else self._sampled(self._next_view(rows), "second")
+
+    def _next_view(self, rows: Rows) -> Inputs:
+        number = self._views_seen[self.batch.rows(rows)]
+        self._views_seen[self.batch.rows(rows)] += 1
+        return self.batch.further(rows, number)
 
     def lower_again(self, rows: Rows) -> Lower:
         """Return another lower part with new noise, on the second view if there is one."""
@@ -424,7 +469,7 @@ class Passes:
         whole, under = network.remember((self._plan, self.batch.unlabeled is None), lambda: self._separable(network))
         if len(whole) + len(under) < 2:
             return
-        inputs = [self.inputs(rows) if view == "clean" else self.batch.second(rows) for rows, view in (*whole, *under)]
+        inputs = [self._inputs_of(rows, view) for rows, view in (*whole, *under)]
         if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
             return
         sizes = [len(x) for x in inputs]
@@ -446,6 +491,11 @@ class Passes:
         for key, own_h in zip(under, lowers, strict=True):
             self._ready[key].append(SequentialLower(network, own_h, start.start, start.noise))
 
+    def _inputs_of(self, rows: Rows, view: View) -> Inputs:
+        if view == "further":
+            return self._next_view(rows)
+        return self.inputs(rows) if view == "clean" else self.batch.second(rows)
+
     def _separable(self, network: SequentialNetwork) -> tuple[list[tuple[Rows, View]], list[tuple[Rows, View]]]:
         """Return the passes that can run as one batch: the whole passes, and those of which only the lower part runs.
 
@@ -454,11 +504,11 @@ class Passes:
         plan, upper = self._plan, network.upper
         if plan.input_gradient or plan.repeated == "all" or (plan.repeated == "upper" and not still(upper)):
             return [], []
-        if not rowwise([*network.rest, *upper]):
+        if plan.hidden or not rowwise([*network.rest, *upper]):
             return [], []
         known = [(self.batch.rows(rows), view) for rows, view in plan.views]
         cleans = dict.fromkeys(key for key in known if key[1] == "clean")
-        whole = [*cleans, *(key for key in known if key[1] == "second")]
+        whole = [*cleans, *(key for key in known if key[1] in ("second", "further"))]
         return whole, [key for key in known if key[1] == "adversarial"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -47,6 +47,9 @@ class Step(nn.Module):
 
     It is one module, so ``DistributedDataParallel(step)`` distributes the whole step. Its ``state_dict`` has everything
     that is needed to resume the training, such as the table of temporal ensembling.
+
+    Modules that a term trains beside the network, such as the heads of deep supervision, are in ``step.trained``. Give
+    an optimizer ``step.parameters()``, so that it trains them too.
 
     Args:
         model: the network. Terms such as VAdD need an AdversarialDropout layer in it, see :func:`advdrop.insert`.
@@ -97,6 +100,8 @@ class Step(nn.Module):
             raise ValueError(f"updating must be a subset of {PASSES}, got {sorted(unknown)}")
         self.model = model
         self.objective = objective
+        trained = {name: term.trained for name, (_, term) in objective.named_parts().items()}
+        self.trained = nn.ModuleDict({name: module for name, module in trained.items() if module is not None})
         self.outputs = Outputs(logits, classes, ignore_index, mask)
         self.updating = frozenset(updating)
         self.reuse = reuse
@@ -113,6 +118,7 @@ class Step(nn.Module):
         unlabeled: Inputs = None,
         second_view: Inputs = None,
         index: Tensor | None = None,
+        more_views: Sequence[Inputs] = (),
         progress: float | None = None,
         generator: torch.Generator | None = None,
         measure: bool = False,
@@ -128,6 +134,7 @@ class Step(nn.Module):
             unlabeled: unlabeled inputs. Without them, terms for unlabeled rows run on ``x``.
             second_view: the same rows as ``unlabeled`` (or ``x``), augmented independently.
             index: the positions of those rows in the data set, for temporal ensembling.
+            more_views: more views of the same rows, for terms that compare more than two.
             progress: the share of the training that is done, in [0, 1]. Needed if a weight is a schedule.
             generator: the randomness of masks and perturbations, on the device of the batch. Without it, one draw from
                 the global generator seeds them.
@@ -136,7 +143,7 @@ class Step(nn.Module):
         if not isinstance(generator, torch.Generator | None):
             raise TypeError(f"generator must be a torch.Generator, got {generator!r}; torch.Generator().manual_seed(0)")
         checks.differentiable("a step")
-        batch = Batch(x, y, unlabeled, second_view, index)
+        batch = Batch(x, y, unlabeled, second_view, index, more_views)
         parts = self.objective.named_parts()
         weights = {name: weight_at(name, factors, progress) for name, (factors, _) in parts.items()}
         active = {name: term for name, (_, term) in parts.items() if weights[name] != 0.0}
@@ -243,6 +250,7 @@ def plan_of(terms: tuple[Term, ...]) -> Plan:
         repeated=max((term.repeated for term in terms), key=("nothing", "upper", "all").index),
         input_gradient=any(term.input_gradient for term in terms),
         searched=frozenset(term.rows for term in terms if term.searches_clean),
+        hidden=tuple(dict.fromkeys(place for term in terms for place in term.hidden)),
     )
 
 

@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from advdrop import AdversarialDropout, schedules
 from advdrop.divergences import kl, qe, reverse_kl
@@ -8,16 +9,20 @@ from advdrop.lab.config import methods
 from advdrop.lab.config.config import NETWORKS, overrides
 from advdrop.lab.config.methods import network_of, objective_of
 from advdrop.lab.config.recipes import resolve
-from advdrop.lab.config.terms import METHODS
+from advdrop.lab.config.terms import METHODS, Setup
+from advdrop.lab.models.ladder import DenoisingCost
 from advdrop.masks import FirstOrder, Iterated, Probe, RandomFlips
 from advdrop.objectives import (
     AT,
     VAT,
+    CatGAN,
     CrossEntropy,
+    DeepSupervision,
     EntropyMinimization,
+    FakeClass,
     FraternalDropout,
+    Gamma,
     MeanTeacher,
-    MutualExclusivity,
     PiModel,
     RDrop,
     SAdD,
@@ -32,14 +37,21 @@ CLASSES = {
     "vat": (VAT,),
     "pi": (PiModel,),
     "temporal": (TemporalEnsembling,),
-    "sajjadi": (TransformationStability, MutualExclusivity),
+    "sajjadi": (TransformationStability,),
     "sadd": (SAdD,),
     "vadd-kl": (VAdD,),
     "vadd-qe": (VAdD,),
     "no-flips": (VAdD,),
     "entropy": (EntropyMinimization,),
     "mean-teacher": (MeanTeacher,),
+    "gamma": (Gamma,),
+    "ladder": (DenoisingCost,),
+    "catgan": (CatGAN,),
+    "gan-fm": (FakeClass,),
+    "dsn": (DeepSupervision,),
 }
+NETWORK = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+SETUP = Setup(NETWORK, (4,), pixels=False, to_input=lambda x: x)
 OWN_LOSS = {"r-drop": RDrop, "fraternal": FraternalDropout}
 
 
@@ -48,7 +60,7 @@ def configured(method, *settings, **options):
 
 
 def parts(method, *settings, **options):
-    return objective_of(configured(method, *settings, **options), examples=50, classes=3).parts
+    return objective_of(configured(method, *settings, **options), examples=50, classes=3, setup=SETUP).parts
 
 
 def term(method, *settings):
@@ -119,6 +131,12 @@ ARRIVES = {
     (("at",), "noise"): (lambda t: t.noise, "shared"),
     (("temporal",), "momentum"): (lambda t: t.momentum, 0.25),
     (("sajjadi",), "passes"): (lambda t: t.passes, 7),
+    (("sajjadi",), "mutual_exclusivity"): (lambda t: t.exclusivity, 0.5),
+    (("gamma",), "noise"): (lambda t: t.noise, 0.75),
+    (("ladder",), "weights"): (lambda t: list(t.weights), [7.0, 3.0]),
+    (("catgan", "gan-fm"), "latent"): (lambda t: (t.latent == t.generator.layers[0].in_features) * t.latent, 9),
+    (("catgan", "gan-fm"), "filters"): (lambda t: t.generator.layers[0].out_features // 8, 5),
+    (("dsn",), "places"): (lambda t: list(t.places), ["0"]),
 }
 
 
@@ -130,8 +148,9 @@ def test_an_option_arrives_at_its_term():
 
 
 def test_every_option_of_a_term_is_tested_here():
-    elsewhere = {"weight", "ramped", "mutual_exclusivity"}  # by their weights, below
+    elsewhere = {"weight", "ramped"}  # by their weights, below
     elsewhere |= {"search", "steps", "reversed_search"}  # in tests of their own
+    elsewhere |= {"generator_rate", "generator_beta1"}  # of the second optimizer, in the tests of the engine
     for method, options in METHODS.items():
         here = {option for of, option in ARRIVES if method in of}
         assert here == set(options.model_fields) - elsewhere
@@ -141,7 +160,9 @@ DEFAULTS = {
     "at": AT(),
     "vat": VAT(),
     "temporal": TemporalEnsembling(50, 3),
-    "sajjadi": TransformationStability(),
+    "sajjadi": TransformationStability(exclusivity=0.1),
+    "gamma": Gamma(3),
+    "ladder": DenoisingCost(),
     "sadd": SAdD(),
     "vadd-kl": VAdD(),
     "mean-teacher": MeanTeacher(),
@@ -181,6 +202,7 @@ def test_a_ramped_weight_rises_and_a_constant_one_does_not(ramped):
         settings = (f"{method}.ramped={ramped}", f"{method}.weight=4", "objective.ramp=0.5")
         for progress in (0.0, 0.2, 0.5, 0.7, 1.0):
             expected = 4.0 * (schedules.ramp_up(progress, 0.5) if ramped else 1.0)
+            expected *= 1.0 - progress if method == "dsn" else 1.0  # companion losses fade
             found = weights(method, *settings, progress=progress)
             kind = OWN_LOSS.get(method) or CLASSES[method][0]
             assert found[kind] == pytest.approx(expected), method
@@ -190,13 +212,29 @@ def test_a_ramped_weight_rises_and_a_constant_one_does_not(ramped):
 def test_what_is_ramped_by_default():
     factors = {type(part): found for found, part in parts("+".join(METHODS))}
     rising = {kind for kind, found in factors.items() if any(map(callable, found))}
-    assert rising == {SAdD, VAdD, PiModel, TemporalEnsembling, MeanTeacher}
+    assert rising == {SAdD, VAdD, PiModel, TemporalEnsembling, MeanTeacher, DeepSupervision}
 
 
-def test_mutual_exclusivity_has_a_weight_within_sajjadi():
-    settings = ("sajjadi.weight=3", "sajjadi.mutual_exclusivity=0.5")
-    assert weights("sajjadi", *settings) == {CrossEntropy: 1.0, TransformationStability: 3.0, MutualExclusivity: 1.5}
-    assert weights("sajjadi")[MutualExclusivity] == pytest.approx(0.1)
+def test_heads_are_on_all_poolings_else_on_all_relus():
+    assert term("dsn").places == (nn.ReLU,)
+    assert [head.in_features for head in term("dsn").heads] == [8, 6]
+    pooled = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten())
+    setup = Setup(pooled, (1, 14, 14), pixels=True, to_input=lambda x: x)
+    objective = objective_of(configured("dsn"), 50, 3, setup=setup)
+    assert objective.parts[1][1].places == (nn.MaxPool2d, nn.AvgPool2d)
+
+
+@pytest.mark.parametrize("method", ["catgan", "gan-fm", "dsn"])
+def test_a_method_with_modules_of_its_own_must_know_the_network(method):
+    with pytest.raises(TypeError, match="give objective_of a setup"):
+        objective_of(configured(method), 50, 3)
+
+
+def test_the_ladder_brings_its_network():
+    config = configured("ladder")
+    assert (config.network.name, config.network.p, config.objective.updating) == ("ladder", 0.0, ())
+    assert config.data.overlap
+    assert configured("ladder", "network.name=mlp").network.name == "mlp"
 
 
 @pytest.mark.parametrize("method", ["vat", "pi", "vadd-kl", "sadd+vat"])
@@ -249,6 +287,7 @@ OPTIONS = {
     "all-cnn": {"input_dropout": 0.125, "dropout": 0.25},
     "highway": {"dropout": 0.375, "gate_bias": -1.0},
     "mlp": {"hidden": (5, 4), "dropout": 0.25},
+    "ladder": {"hidden": (30, 20), "noise": 0.1},
 }
 
 

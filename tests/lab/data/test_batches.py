@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from advdrop.lab.data import Examples
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, Stream, split_labels
 from advdrop.lab.data.preprocess import Preprocess
+from advdrop.step.batch import Batch
 
 ROWS = 40
 Y = torch.arange(ROWS) % 4
@@ -19,9 +20,9 @@ def examples():
     return Examples(torch.arange(100, 100 + ROWS)[:, None].expand(-1, 6).to(torch.uint8), Y)
 
 
-def batches(labels=12, labeled=6, unlabeled=10, augment=JITTER, seed=0, overlap=True, split=None):
+def batches(labels=12, labeled=6, unlabeled=10, augment=JITTER, seed=0, overlap=True, split=None, views=2):
     split = split or split_labels(Y, labels, 0, overlap=overlap)
-    return Batches(examples(), split, labeled, unlabeled, Preprocess("none"), augment, seed)
+    return Batches(examples(), split, labeled, unlabeled, Preprocess("none"), augment, seed, views=views)
 
 
 def rows_of(view):
@@ -31,7 +32,8 @@ def rows_of(view):
 
 
 def equal(one, other):
-    return all(torch.equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+    pairs = [pair for pair in zip(vars(one).values(), vars(other).values(), strict=True) if pair != ((), ())]
+    return len(pairs) == 5 and all(torch.equal(a, b) for a, b in pairs)
 
 
 @given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 99))
@@ -158,3 +160,12 @@ def test_batches_are_preprocessed_and_the_examples_stay_bytes():
     for view, rows in ((batch.x, Stream(split.labeled, 6, 0, "labelled").at(0)), (batch.unlabeled, batch.index)):
         torch.testing.assert_close(view, ((100 + rows) - 127.5)[:, None].expand(-1, 6) / 255)
     assert made._x.dtype == torch.uint8
+
+
+def test_more_views_are_augmented_independently_and_change_nothing_else():
+    two, five = (batches(views=views, augment=Augment(noise=0.1)).at(3) for views in (2, 5))
+    assert equal(two, Batch(five.x, five.y, five.unlabeled, five.second_view, five.index))
+    views = [five.unlabeled, five.second_view, *five.more_views]
+    assert len(views) == 5
+    assert all(not torch.equal(one, other) for i, one in enumerate(views) for other in views[:i])
+    assert batches(views=5, augment=Augment()).at(3).more_views == ()

@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advdrop.lab.data.examples import DataError
-from advdrop.lab.data.formats import CIFAR_BATCHES, read_cifar, read_idx, read_idx_pairs, read_matlab, read_svhn
+from advdrop.lab.data.formats import (
+    CIFAR_BATCHES,
+    read_cifar,
+    read_idx,
+    read_idx_pairs,
+    read_matlab,
+    read_svhn,
+    read_svhn_subset,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -324,3 +332,35 @@ def test_a_matlab_file_is_not_unpacked_beyond_the_largest(tmp_path, monkeypatch)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+def test_the_subset_of_svhn_is_its_first_test_images_with_its_first_training_images_as_a_test(tmp_path, monkeypatch):
+    from scipy.io import savemat
+
+    monkeypatch.setattr("advdrop.lab.data.formats.SVHN_SUBSET", (("test", 4), ("train", 3)))
+    draw = np.random.default_rng(0)
+    whole = {}
+    for name, count in (("train", 6), ("test", 5)):
+        x, y = draw.integers(256, size=(count, 32, 32, 3), dtype=np.uint8), draw.integers(10, size=count)
+        whole[name] = x.transpose(0, 3, 1, 2), y
+        labels = np.where(y == 0, 10, y)[:, None]
+        savemat(tmp_path / f"{name}_32x32.mat", {"X": x.transpose(1, 2, 3, 0), "y": labels})
+    for _ in range(2):  # from the files of SVHN, then from npz files
+        for found, (name, count) in zip(read_svhn_subset(tmp_path), (("test", 4), ("train", 3)), strict=True):
+            np.testing.assert_array_equal(found.x, whole[name][0][:count])
+            np.testing.assert_array_equal(found.y, whole[name][1][:count])
+        for name, count in (("test", 4), ("train", 3)):
+            x, y = whole[name]
+            np.savez_compressed(
+                tmp_path / f"svhn_{name}_first{count}.npz", X=x[:count].transpose(0, 2, 3, 1), y=y[:count]
+            )
+        for file in tmp_path.glob("*.mat"):
+            file.unlink()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no zip"])
+def test_a_damaged_file_of_the_subset_is_named(tmp_path, content):
+    for part, count in (("test", 10000), ("train", 1083)):
+        (tmp_path / f"svhn_{part}_first{count}.npz").write_bytes(content)
+    with pytest.raises(DataError, match="svhn_test_first10000"):
+        read_svhn_subset(tmp_path)

@@ -27,11 +27,16 @@ COLUMNS = {
     "vat": ["cross_entropy", "vat"],
     "pi": ["cross_entropy", "pi_model"],
     "temporal": ["cross_entropy", "temporal_ensembling"],
-    "sajjadi": ["cross_entropy", "transformation_stability", "mutual_exclusivity"],
+    "sajjadi": ["cross_entropy", "transformation_stability"],
     "sadd": ["cross_entropy", "sadd_cross_entropy"],
     "vadd-kl": ["cross_entropy", "vadd_kl"],
     "vadd-qe": ["cross_entropy", "vadd_qe"],
     "no-flips": ["cross_entropy", "vadd_qe"],
+    "gamma": ["cross_entropy", "gamma"],
+    "ladder": ["cross_entropy", "denoising_cost"],
+    "catgan": ["cross_entropy", "catgan", "categorical_generator"],
+    "gan-fm": ["cross_entropy", "fake_class", "feature_matching"],
+    "dsn": ["cross_entropy", "deep_supervision"],
     "vadd-kl+vat": ["cross_entropy", "vadd_kl", "vat"],
     "mean-teacher": ["cross_entropy", "mean_teacher"],
     "r-drop": ["rdrop"],
@@ -141,14 +146,15 @@ def test_the_engine_computes_what_a_bare_loop_computes(tmp_path):
 
 @pytest.mark.parametrize("method", COLUMNS)
 def test_every_named_method_trains_and_resumes_bit_by_bit(method, tmp_path, monkeypatch):
-    run(tmp_path / "whole", method=method)
+    settings = ["network={name: ladder, hidden: [16, 12]}"] if method == "ladder" else []
+    run(tmp_path / "whole", *settings, method=method)
     with monkeypatch.context() as patch:
         killed_at(patch, 6)  # in the middle of an epoch
         with pytest.raises(StopAtError):
-            run(tmp_path / "cut", method=method)
+            run(tmp_path / "cut", *settings, method=method)
     assert not RunDirectory(tmp_path / "cut").finished
     torch.manual_seed(99)  # nothing depends on where the global generator stands
-    run(tmp_path / "cut", method=method, resume=True)
+    run(tmp_path / "cut", *settings, method=method, resume=True)
     same_run(tmp_path / "whole", tmp_path / "cut")
     columns = {name for name in RunDirectory(tmp_path / "cut").metrics()[0] if name.startswith("train/")}
     assert columns == {"train/loss", *(f"train/{name}" for name in COLUMNS[method])}

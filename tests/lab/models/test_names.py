@@ -11,7 +11,7 @@ from halves import above
 
 
 def test_the_names():
-    names = ["mnist-cnn", "conv-large", "resnet18", "network-in-network", "all-cnn", "highway", "mlp"]
+    names = ["mnist-cnn", "conv-large", "resnet18", "network-in-network", "all-cnn", "highway", "mlp", "ladder"]
     assert list(NETWORKS) == names
     for name, network in NETWORKS.items():
         assert network.__name__ == name.replace("-", "_")

@@ -57,7 +57,7 @@ def another(value):
         return [*value, {"cpu": "another"}]
     if isinstance(value, tuple):
         return (*value, 1)
-    return f"{value}0" if isinstance(value, str) else value + 1
+    return "A" if value is None else f"{value}0" if isinstance(value, str) else value + 1
 
 
 def test_the_digest_depends_on_every_field_but_itself(record):

@@ -6,6 +6,7 @@ from advdrop.lab.suites.suite import Key, Reported, Suite, differences, fingerpr
 from suites import small_suite
 
 SHAPES = {"mnist": ((1, 28, 28), 60_000), "svhn": ((3, 32, 32), 73_257), "cifar10": ((3, 32, 32), 50_000)}
+SHAPES["svhn-subset"] = ((3, 32, 32), 10_000)
 
 
 def config(suite, key, protocol="short", preset="paper", **options):
@@ -19,13 +20,13 @@ def small(tmp_path):
 
 
 def test_there_is_a_suite_for_each_table_of_the_paper_and_for_our_own_questions():
-    assert suites() == ["ablation", "sensitivity", "table-d1", "table-d2", "table1", "table2"]
+    assert suites() == ["ablation", "ladder", "sensitivity", "table-d1", "table-d2", "table1", "table2"]
 
 
 @pytest.mark.parametrize("name", suites())
 def test_every_cell_of_every_suite_has_a_configuration(name):
     suite = Suite.load(name)
-    for protocol in ("paper", "short"):
+    for protocol in suite.protocols:
         for preset in ("paper", "authors"):
             for key in suite.cells(protocol, seeds=1):
                 assert config(suite, key, protocol, preset).method == suite.rows[key.row].method
@@ -166,3 +167,48 @@ def test_no_name_of_a_suite_leaves_its_folder(tmp_path, name):
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be part of a file's name"):
         Suite.load(str(path))
+
+
+def test_a_protocol_leaves_out_what_it_names_unless_it_is_asked_for(small):
+    with_why = small.protocols["short"].model_copy(update={"without": {"random": "it is slow"}})
+    less = small.model_copy(update={"protocols": {**small.protocols, "short": with_why}})
+    assert {key.row for key in less.cells("short")} == {"dropout", "vadd-kl"}
+    assert {key.row for key in less.cells("short", ["random"])} == {"random"}
+    assert {key.row for key in less.cells("paper")} == {"dropout", "vadd-kl", "random"}
+    fewer = with_why.model_copy(update={"without": {"few": "why not"}})
+    none = small.model_copy(update={"protocols": {"short": fewer}})
+    assert list(none.cells("short")) == []
+    assert len(list(none.cells("short", columns=["few"], seeds=1))) == 3
+
+
+def test_the_network_of_a_protocol_is_not_for_a_row_with_another_network():
+    table = Suite.load("table-d1")
+    there, here = (config(table, Key("all", row, 0), "scaled").network for row in ("pi", "highway"))
+    assert (there.name, there.width, here.name) == ("conv-large", 0.25, "highway")
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table-d1", "table-d2"])
+def test_every_cell_of_the_paper_is_run_or_says_why_not(name):
+    suite = Suite.load(name)
+    for key, row in suite.rows.items():
+        assert row.method is not None or row.why, key
+    for protocol in suite.protocols.values():
+        assert all(protocol.without.values())
+    scaled = "scaled" if "scaled" in suite.protocols else "short"
+    run = {(key.row, key.column) for key in suite.cells(scaled)}
+    without = suite.protocols[scaled].without
+    for row, about in suite.rows.items():
+        for column in about.paper:
+            assert (row, column) in run or about.why or row in without or column in without, (row, column)
+
+
+def test_the_scaled_rows_of_table_2_are_those_that_are_compared():
+    cells = list(Suite.load("table2").cells("scaled"))
+    assert {key.column for key in cells} == {"svhn-subset-1000", "cifar10-4000"}
+    assert {key.seed for key in cells} == {0, 1, 2}
+    assert {key.row for key in cells} == {"dropout", "pi", "vat", "vadd-kl", "vadd-qe", "vadd-qe+vat"}
+    for name in {suite for suite in suites() if "scaled" in Suite.load(suite).protocols}:
+        for key in Suite.load(name).cells("scaled", seeds=1):
+            whole, scaled = (config(Suite.load(name), key, protocol) for protocol in ("paper", "scaled"))
+            assert scaled.objective == whole.objective
+            assert (scaled.optimizer, scaled.data) == (whole.optimizer, whole.data)

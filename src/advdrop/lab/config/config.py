@@ -146,8 +146,17 @@ class Mlp(Network):
     dropout: Share = Field(0.0, description="DROP probability between hidden layers")
 
 
+class Ladder(Network):
+    """The fully connected ladder network (Rasmus et al., 2015)."""
+
+    name: Literal["ladder"] = "ladder"
+    p: Share = Field(0.0, description="DROP probability of the adversarial dropout layer")
+    hidden: tuple[Count, ...] = Field((1000, 500, 250, 250, 250), description="units of each hidden layer")
+    noise: NotNegative = Field(0.3, description="Gaussian noise on every layer, in training")
+
+
 AnyNetwork = Annotated[
-    MnistCnn | ConvLarge | ResNet18 | NetworkInNetwork | AllCnn | Highway | Mlp, Field(discriminator="name")
+    MnistCnn | ConvLarge | ResNet18 | NetworkInNetwork | AllCnn | Highway | Mlp | Ladder, Field(discriminator="name")
 ]
 NETWORKS = {kind.model_fields["name"].default: kind for kind in get_args(get_args(AnyNetwork)[0])}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from advdrop.lab.config.config import Network, RunConfig, parse_method
+from advdrop.lab.config.terms import Setup
 from advdrop.lab.models.networks import NETWORKS
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
@@ -14,7 +15,9 @@ from advdrop.schedules import Ramp
 from advdrop.trust import Trust
 
 
-def objective_of(config: RunConfig, examples: int, classes: int, trust: Trust | None = None) -> Objective:
+def objective_of(
+    config: RunConfig, examples: int, classes: int, trust: Trust | None = None, setup: Setup | None = None
+) -> Objective:
     """Return CrossEntropy() + Σ λ(t)·term (formulas 6 and 7), as configured.
 
     A term with a loss of its own, such as R-Drop, takes the place of the cross-entropy.
@@ -24,13 +27,14 @@ def objective_of(config: RunConfig, examples: int, classes: int, trust: Trust | 
         examples: the number of training examples; temporal ensembling keeps an average for each.
         classes: C.
         trust: a factor of every term that uses unlabeled images.
+        setup: the network and its inputs, for terms that train modules of their own.
     """
     options, named = config.objective, config.objective.terms.chosen()
     terms = [named[name] for name in parse_method(config.method) if name in named]
     parts: list[Objective] = [] if any(term.own_loss for term in terms) else [CrossEntropy()]
     for term in terms:
         weight = Ramp(term.weight, options.ramp) if term.ramped else term.weight
-        part = weight * term.objective(examples, classes)
+        part = weight * term.build(examples, classes, setup)
         parts.append(trust * part if trust is not None and term.semi_supervised else part)
     if options.entropy:
         parts.append(options.entropy * EntropyMinimization())
@@ -38,7 +42,7 @@ def objective_of(config: RunConfig, examples: int, classes: int, trust: Trust | 
     return objective
 
 
-def network_of(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Sequential:
+def network_of(config: RunConfig, shape: Sequence[int], classes: int) -> nn.Module:
     """Return the configured network with its AdversarialDropout layer."""
     options = config.network.model_dump(exclude={"name"})
     layer = AdversarialDropout(**{name: options.pop(name) for name in Network.model_fields})

@@ -74,11 +74,12 @@ DATASETS: Mapping[str, Values] = {
     "mnist5k": merged(MNIST, SMALL_MNIST),
     "digits": DIGITS,
     "svhn": SVHN,
+    "svhn-subset": SVHN,
     "cifar10": CIFAR10,
 }
 
-PAPERS_OWN = ("mnist", "svhn", "cifar10")
-"""The data sets of the paper."""
+PAPERS_OWN = ("mnist", "svhn", "svhn-subset", "cifar10")
+"""The data sets of the paper, and a subset of one of them."""
 
 # Where the authors' released code differs from the paper. The choices of the method itself are in advdrop.presets.
 AUTHORS: Mapping[str, Values] = {
@@ -126,9 +127,10 @@ def resolve(
         preset = "paper" if dataset in PAPERS_OWN else "robust"
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
-    choices, settings = PRESETS[preset], settings or {}
+    choices = PRESETS[preset]
     terms = [term for term in parse_method(method) if term != "dropout"]
     labels = labels if labels is not None else 100 if dataset in DATASETS else "all"
+    settings = merged(*(METHODS[term].recipe for term in terms), settings or {})
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")

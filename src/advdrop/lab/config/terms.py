@@ -5,6 +5,8 @@ To add a method, write a class here and name it in ``Terms``. Imports no torch u
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -22,6 +24,8 @@ import advdrop
 from advdrop.choices import Ball, BudgetOf, Noise, Order, Per, Ties
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from advdrop.objectives import Objective
 
 
@@ -53,11 +57,22 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=4096)
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What a method that trains modules of its own must know: the network, and how examples become its inputs."""
+
+    network: nn.Module
+    shape: tuple[int, ...]  # of one example
+    pixels: bool  # whether the stored examples are bytes
+    to_input: Callable[[Tensor], Tensor]
+
+
 class Method(Section):
     """A term that is added to the cross-entropy."""
 
     semi_supervised: ClassVar[bool] = True
     own_loss: ClassVar[bool] = False  # whether it contains the loss of the labels, so that none is added
+    recipe: ClassVar[Mapping[str, Any]] = {}  # settings that the method needs, over those of the data set
     term: ClassVar[str]  # the name of its class in the library
 
     weight: NotNegative = Field(1.0, description="λmax")
@@ -67,6 +82,11 @@ class Method(Section):
         """Return the term without its weight, for training data of this size."""
         term: Objective = getattr(advdrop, self.term)(**self._arguments())
         return term
+
+    def build(self, examples: int, classes: int, setup: Setup | None) -> Objective:
+        """Return the term without its weight. Methods with modules of their own make them for the network."""
+        del setup
+        return self.objective(examples, classes)
 
     def _arguments(self) -> dict[str, Any]:
         return self.model_dump(exclude={"weight", "ramped"})
@@ -148,12 +168,12 @@ class Fraternal(Method):
 class Sajjadi(Method):
     """Transformation stability and mutual exclusivity (Sajjadi et al.)."""
 
-    passes: Count = Field(4, ge=2, le=MOST_STEPS, description="passes of transformation stability")
+    passes: Count = Field(4, ge=2, le=MOST_STEPS, description="passes, each on a view of its own")
     mutual_exclusivity: NotNegative = Field(0.1, description="weight of mutual exclusivity beside it")
 
     def objective(self, examples: int, classes: int) -> Objective:
-        """Return both terms."""
-        return advdrop.TransformationStability(self.passes) + self.mutual_exclusivity * advdrop.MutualExclusivity()
+        """Return both terms, computed on the same passes."""
+        return advdrop.TransformationStability(self.passes, self.mutual_exclusivity)
 
 
 class Entropy(Method):
@@ -246,6 +266,95 @@ class NoFlips(VaddQe):
         return super()._arguments() | {"delta": 0.0}
 
 
+class Gamma(Method):
+    """The Γ model: tell the output without noise from the noisy output."""
+
+    weight: NotNegative = Field(4.0, description="λmax")
+    noise: NotNegative = Field(0.3, description="noise on the normalized output")
+
+    def objective(self, examples: int, classes: int) -> Objective:
+        """Return the denoising cost of the top layer."""
+        return advdrop.Gamma(classes, self.noise)
+
+
+class Ladder(Method):
+    """Ladder network: tell each layer without noise from the noisy layer and the layer above."""
+
+    recipe = {
+        "data": {"standardize": False, "overlap": True, "pad_crop": 0},
+        "network": {"name": "ladder", "p": 0.0},
+        "objective": {"updating": []},  # the clean pass of the ladder alone updates running statistics
+        "optimizer": {"learning_rate": 0.002, "ramp_down": 1 / 3, "beta1_end": 0.9},
+        "training": {"labeled": 100, "unlabeled": 100},
+    }
+
+    weights: tuple[NotNegative, ...] = Field(
+        (1000.0, 10.0, 0.1), min_length=1, description="λ of each layer from the input on; the last is repeated"
+    )
+
+    def objective(self, examples: int, classes: int) -> Objective:
+        """Return the denoising costs of all layers."""
+        from advdrop.lab.models.ladder import DenoisingCost
+
+        return DenoisingCost(self.weights)
+
+
+class Generative(Method):
+    """The options of methods with a generator, which has an optimizer of its own."""
+
+    latent: Count = Field(100, description="random numbers that an image is generated from")
+    filters: Count = Field(64, description="filters of the generator's last hidden layer; twice as many below")
+    generator_rate: Positive = Field(0.0003, description="maximum learning rate of the generator")
+    generator_beta1: BelowOne = Field(0.5, description="β1 of the generator's Adam")
+
+    def build(self, examples: int, classes: int, setup: Setup | None) -> Objective:
+        """Return the term of the classifier with a generator for its inputs."""
+        from advdrop.lab.models.generator import Generator
+
+        if setup is None:
+            raise TypeError("a method with a generator must know the inputs of the network; give objective_of a setup")
+        options: dict[str, Any] = {"pixels": setup.pixels, "to_input": setup.to_input}
+        generator = Generator(setup.shape, self.latent, self.filters, **options)
+        term: Objective = getattr(advdrop, self.term)(generator, self.latent)
+        return term
+
+
+class Catgan(Generative):
+    """CatGAN: be certain about images, uncertain about generated ones, and use all classes equally."""
+
+    term = "CatGAN"
+
+
+class GanFm(Generative):
+    """GAN with feature matching: generated images are one more class."""
+
+    term = "FakeClass"
+
+
+class Dsn(Method):
+    """Deep supervised net: tell the classes from hidden layers, too."""
+
+    semi_supervised = False
+
+    places: tuple[str, ...] = Field((), description="modules with a head; by default all poolings, else all ReLUs")
+
+    def build(self, examples: int, classes: int, setup: Setup | None) -> Objective:
+        """Return the companion losses; their weight falls to 0 during the training."""
+        import torch
+        from torch import nn
+
+        from advdrop.schedules import Fade
+
+        if setup is None:
+            raise TypeError("deep supervision must know the network; give objective_of a setup")
+        poolings: tuple[type[nn.Module], ...] = (nn.MaxPool2d, nn.AvgPool2d)
+        activations: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
+        there = {type(module) for module in setup.network.modules()}
+        found = [kind for kind in poolings if kind in there] or [kind for kind in activations if kind in there]
+        x = torch.zeros(2, *setup.shape)  # only the shapes of the hidden layers matter
+        return Fade() * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
+
+
 class Terms(Section):
     """The options of the chosen methods, by name. Each of them is added to the cross-entropy."""
 
@@ -264,6 +373,11 @@ class Terms(Section):
     mean_teacher: MeanTeacher | None = None
     r_drop: RDrop | None = None
     fraternal: Fraternal | None = None
+    gamma: Gamma | None = None
+    ladder: Ladder | None = None
+    catgan: Catgan | None = None
+    gan_fm: GanFm | None = None
+    dsn: Dsn | None = None
 
     @model_serializer(mode="wrap")
     def _only_chosen(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

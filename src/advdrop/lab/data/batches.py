@@ -183,6 +183,7 @@ class Batches:
     augment: Augment = Augment()  # applied to each view; without it there is one view
     seed: int = 0  # of the order of the rows and the augmentation
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    views: int = 2  # independently augmented views of the rows without labels
 
     def __post_init__(self) -> None:
         # The names of the streams are part of their seeds, so they keep their spelling.
@@ -199,14 +200,20 @@ class Batches:
         stored, y = self.preprocess(self._x[rows]), self._y[rows]
         x = self.augment(stored, generator)
         if self._unlabeled is None:
-            return Batch(x, y, second_view=self._second_view(stored, generator), index=rows)
+            return Batch(x, y, None, *self._views(stored, generator, rows))
         others = self._unlabeled.at(update)[part::parts].to(self.device)
         stored = self.preprocess(self._x[others])
-        return Batch(x, y, self.augment(stored, generator), self._second_view(stored, generator), index=others)
+        return Batch(x, y, self.augment(stored, generator), *self._views(stored, generator, others))
 
     def labeled_rows(self, update: int, part: int = 0, parts: int = 1) -> Tensor:
         """Return the positions in the training set of the labeled images of an update."""
         return self._labeled.at(update)[part::parts]
 
-    def _second_view(self, x: Tensor, generator: torch.Generator) -> Tensor | None:
-        return self.augment(x, generator) if self.augment else None
+    def _views(
+        self, x: Tensor, generator: torch.Generator, rows: Tensor
+    ) -> tuple[Tensor | None, Tensor, tuple[Tensor, ...]]:
+        """Return the second view, the positions of the rows, and the views behind the second."""
+        if not self.augment:
+            return None, rows, ()
+        second, *more = (self.augment(x, generator) for _ in range(self.views - 1))
+        return second, rows, tuple(more)

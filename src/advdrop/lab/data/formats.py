@@ -26,6 +26,8 @@ Pair = tuple[Examples, Examples]
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
 CIFAR_BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 CIFAR_RECORD = 1 + 3 * 32 * 32
+SVHN_SUBSET = (("test", 10_000), ("train", 1083))
+"""The first images of these parts of SVHN are the training and the test set of its subset."""
 LARGEST = 1 << 28
 """Bytes that a file may unpack to; the largest file of a data set with a name has 225 million."""
 MATRIX, COMPRESSED = 14, 15  # kinds of elements of a Matlab file
@@ -107,6 +109,26 @@ def read_svhn(folder: Path) -> Pair:
     return part(folder / "train_32x32.mat"), part(folder / "test_32x32.mat")
 
 
+def read_svhn_subset(folder: Path) -> Pair:
+    """Read the subset of SVHN: the first 10,000 TEST images to train on, and the first 1,083 training images as a test.
+
+    They come from npz files of these images, with ``X`` ``(N, 32, 32, 3)`` and ``y``, or else from the files of SVHN.
+    """
+    paths = [folder / f"svhn_{part}_first{count}.npz" for part, count in SVHN_SUBSET]
+    if not all(path.is_file() for path in paths):
+        (second, first), ((_, count), (_, less)) = read_svhn(folder), SVHN_SUBSET
+        return Examples(first.x[:count], first.y[:count]), Examples(second.x[:less], second.y[:less])
+
+    def part(path: Path) -> Examples:
+        with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            if sum(member.file_size for member in content.zip.infolist()) > LARGEST:
+                raise ValueError(f"it unpacks to more than {LARGEST:,} bytes, and a file of a known data set does not")
+            return Examples.of(content["X"].transpose(0, 3, 1, 2), content["y"])
+
+    train, test = map(part, paths)
+    return train, test
+
+
 def read_matlab(path: Path) -> dict[str, Array]:
     """Read the arrays of numbers in a Matlab 5 file. scipy's reader crashes the process on a file with a wrong byte."""
     content = memoryview(_whole(path))
@@ -180,6 +202,7 @@ READERS: dict[str, Callable[[Path], Pair]] = {
     "sklearn": read_digits,
     "idx": read_idx_pairs,
     "svhn": read_svhn,
+    "svhn-subset": read_svhn_subset,
     "cifar10": read_cifar,
 }
 """The reader of each format in ``sources.yaml``."""

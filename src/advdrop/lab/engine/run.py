@@ -19,22 +19,25 @@ from torch import nn
 
 from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.config.methods import objective_of
+from advdrop.lab.config.terms import Setup
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples, reading
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.companion import Blend, Companion, blended
+from advdrop.lab.engine.companion import Blend, Companion, blended, main_network
 from advdrop.lab.engine.continuing import extended, load_start
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
 from advdrop.lab.engine.evaluate import error_percent, outputs
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.model import write_model
+from advdrop.lab.engine.opponent import sheet
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import BEFORE, RESTART, RunDirectory, RunError
 from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
+from advdrop.lab.files import written
 from advdrop.randomness import borrowed_noise, derived_seed
 from advdrop.trust import Trust
 
@@ -155,12 +158,15 @@ def training_of(
     if isinstance(network, Blend):
         companion = Companion(network, data.train, split, preprocess, config.seed)
     trust = Trust(1.0 if companion is None else 0.0)
-    objective = objective_of(config, len(data.train), len(data.classes), trust)
+    stored = data.train.x.dtype == torch.uint8
+    setup = Setup(main_network(network), data.shape, stored, preprocess.to(fabric.device))
+    objective = objective_of(config, len(data.train), len(data.classes), trust, setup)
     uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
     sizes = (config.training.labeled, config.training.unlabeled if uses_unlabeled else 0)
+    views = 2 + max(term.views.count("further") for _, term in objective.parts)
     options = config.data
     augment = Augment(options.pad_crop, options.padding, options.flip, options.noise)
-    batches = Batches(data.train, split, *sizes, preprocess, augment, config.seed, fabric.device)
+    batches = Batches(data.train, split, *sizes, preprocess, augment, config.seed, fabric.device, views)
     return Training(config, fabric, network, objective, batches, trust, companion)
 
 
@@ -206,6 +212,9 @@ def _finish(training: Training, history: History, run: RunDirectory, data: DataS
     if history.update < updates:
         raise StoppedError(f"stopped after update {history.update} of {updates}; resume with: {run.how_to_resume}")
     write_model(run, config, network, training.batches.preprocess, data)
+    if training.opponent is not None and (pictures := training.opponent.samples()) is not None:
+        with written(run.samples) as file:
+            file.write(sheet(pictures))
     errors = {key: value for key, value in history.rows[-1].items() if key.endswith("/error_percent")}
     result = {
         **{key.replace("/", "_"): errors[key] for key in sorted(errors)},

@@ -39,7 +39,7 @@ Row = dict[str, float]
 DAMAGED = "train the run again with --force"
 RESTART = "delete it to start the run again"
 MARK = "# advdrop run 1, seal "
-RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json")
+RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json", "samples.png")
 """The files whose digests are in ``result.json``."""
 BEFORE = "before"
 """The folder of the result that an extended run had."""
@@ -217,6 +217,11 @@ class RunDirectory:
     def card(self) -> Path:
         """The path of ``model.json``: classes, shape, scaling and versions."""
         return self.path / "model.json"
+
+    @property
+    def samples(self) -> Path:
+        """The path of ``samples.png``, a sheet of generated pictures. Only methods with a generator have one."""
+        return self.path / "samples.png"
 
     @property
     def how_to_resume(self) -> str:

@@ -21,10 +21,11 @@ from advdrop.checks import NonFiniteError, value_checks
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.data.batches import Batches
 from advdrop.lab.engine.companion import Companion, main_network
+from advdrop.lab.engine.opponent import Opponent
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import Row, RunDirectory
 from advdrop.lab.engine.signals import stop_signals
-from advdrop.objectives import Objective
+from advdrop.objectives import Combination, Objective
 from advdrop.randomness import derived_seed, seed_noise
 from advdrop.step.step import Loss, Step
 from advdrop.trust import Trust
@@ -58,7 +59,10 @@ class Training:
         self.loss = PartialLoss(self)
         epsilon = self.config.optimizer.epsilon  # the rest is set at each update
         fused = self.config.engine.precision != "fp16"  # a fused Adam cannot clip scaled gradients
-        self.adam = torch.optim.Adam(self.network.parameters(), eps=epsilon, fused=fused)
+        self.trained = self.loss.step.trained.to(self.fabric.device)  # modules of the terms; not part of the classifier
+        self.adam = torch.optim.Adam([*self.network.parameters(), *self.trained.parameters()], eps=epsilon, fused=fused)
+        others = [part for _, term in self.objective.parts if term.opponent is not None for part in term.opponent.parts]
+        self.opponent = Opponent(self, Combination(tuple(others))) if others else None
 
     def start(self) -> None:
         """Start the other processes and let Fabric set up the loss and the optimizer."""
@@ -83,10 +87,20 @@ class Training:
         if engine.clip:
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=engine.clip, error_if_nonfinite=False)
         self.optimizer.step()
+        if self.opponent is not None:
+            self.metrics.count(self.opponent.update(update, rate / options.learning_rate))
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return all that is trained: the network, the modules of its terms and those of an opponent."""
+        others = [] if self.opponent is None else self.opponent.step.trained.parameters()
+        return [*self.network.parameters(), *self.trained.parameters(), *others]
 
     def _parts(self) -> dict[str, Any]:
         precision = self.fabric.strategy.precision
-        return {"network": self.network, "optimizer": self.adam, "objective": self.objective, "precision": precision}
+        parts = {"network": self.network, "optimizer": self.adam, "objective": self.objective, "precision": precision}
+        # The generator itself is part of the state of its term.
+        opponent = {} if self.opponent is None else {"opponent": self.opponent.adam}
+        return parts | opponent | ({"trained": self.trained} if self.trained else {})
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of a training. All processes must call it."""
@@ -148,13 +162,20 @@ class Metrics:
         values = {"train/loss": loss.loss.detach()}
         values |= {f"train/{name}": value for name, value in loss.terms.items()}
         values |= {f"search/{name}": value for name, value in loss.measures.items()}
-        for name, value in values.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
-            self.counts[name] = self.counts.get(name, 0) + 1
+        self._count(values)
         # A term of weight 0 did not run.
         finite = torch.stack([loss.terms.get(name, loss.loss.new_zeros(())).isfinite() for name in loss.weights])
         bad = torch.full_like(finite, -1, dtype=torch.int64) if self.bad is None else self.bad.to(finite.device)
         self.bad = torch.where(finite | (bad >= 0), bad, update)
+
+    def count(self, terms: dict[str, Tensor]) -> None:
+        """Add the values of an opponent's terms."""
+        self._count({f"train/{name}": value for name, value in terms.items()})
+
+    def _count(self, values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+            self.counts[name] = self.counts.get(name, 0) + 1
 
     def first_not_finite(self) -> tuple[int, str] | None:
         """Return the first update and term that were not finite, if any. This waits for the device."""
@@ -268,7 +289,7 @@ class Recorder:
     def _save(self) -> None:
         """Write a checkpoint, unless a weight is not finite."""
         self._count_time(training=True)
-        finite = torch.stack([parameter.isfinite().all() for parameter in self.training.network.parameters()])
+        finite = torch.stack([parameter.isfinite().all() for parameter in self.training.parameters()])
         if not finite.all():
             raise self._diverged(self.history.update, "a weight is not finite")
         state = {**vars(self.history), **self.training.state()}

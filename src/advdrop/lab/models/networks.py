@@ -13,6 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from advdrop import checks
 from advdrop.lab.choices import Norm
 from advdrop.lab.models.baselines import all_cnn, highway, network_in_network
+from advdrop.lab.models.ladder import ladder
 from advdrop.lab.models.layers import Dropout, GaussianNoise, MeanOnlyBatchNorm2d, he_initialized, image_shape
 from advdrop.lab.models.resnet18 import resnet18
 from advdrop.masks import AdversarialDropout
@@ -227,7 +228,7 @@ def autoencoder(
     return model
 
 
-NETWORKS: dict[str, Callable[..., nn.Sequential]] = {
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mnist-cnn": mnist_cnn,
     "conv-large": conv_large,
     "resnet18": resnet18,
@@ -235,6 +236,7 @@ NETWORKS: dict[str, Callable[..., nn.Sequential]] = {
     "all-cnn": all_cnn,
     "highway": highway,
     "mlp": mlp,
+    "ladder": ladder,
 }
 """The networks by name: each takes the layer, the shape of an example, the number of classes and its own options."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from advdrop.lab.choices import Labels
 from advdrop.lab.config.config import first_error
@@ -115,6 +116,19 @@ class Record(Sealed):
     machine: dict[str, Any]
     earlier: list[dict[str, Any]] = Field([], description="where the parts before the last one were computed")
     finished: str
+    samples: str | None = Field(
+        None,
+        max_length=100_000,
+        pattern="^[A-Za-z0-9+/]+=*$",
+        description="a PNG file of generated pictures, as base64",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if values.get("samples", "") is None:  # only methods with a generator have them
+            del values["samples"]
+        return values
 
     @property
     def name(self) -> str:
@@ -155,6 +169,8 @@ def record_of(run: RunDirectory, **place: str) -> Record:
     values = {name: run.result[name] for name in Record.model_fields if name in run.result} | place
     values["dataset"] = run.config.dataset
     values["curve"] = curve_of(run.metrics(), run.result[ERROR])
+    if run.samples.is_file():
+        values["samples"] = base64.b64encode(run.read(run.samples)).decode()
     values["config"] = run.config.model_dump(mode="json", exclude={"data_dir"})
     return Record(**values, split_checksum=split_checksum(run)).sealed()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOSE = "(runs)"
 """The key of a table of runs that belong to no suite. No file of a suite can have this name."""
-ORDER = ("table1", "ablation", "sensitivity", "table2", "table-d1", "table-d2")
+ORDER = ("table1", "ablation", "sensitivity", "table2", "table-d1", "table-d2", "ladder")
 """The order of the suites in a report. Suites of the user's own come last."""
 Place = tuple[str, str]
 """A row and a column."""

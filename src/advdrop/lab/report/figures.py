@@ -25,6 +25,7 @@ from advdrop.lab.report.charts import (
     unpacked,
 )
 from advdrop.lab.report.collect import Entry, Results
+from advdrop.lab.report.samples import sample_figures
 
 if TYPE_CHECKING:
     from advdrop.lab.report.answer import Answer
@@ -58,7 +59,7 @@ def figures(results: Results) -> list[Figure]:
             for title, x, y, lines, note in charts
             if any(len(line.x) > 1 for line in lines.values())
         ]
-    return found
+    return found + sample_figures(results)
 
 
 def _varies(line: Line) -> bool:

@@ -124,6 +124,8 @@ def details(record: Record | Measurement) -> str:
     """Return a record as in its file, without the pixels of a picture."""
     if isinstance(record, Measurement) and record.picture:
         record = record.model_copy(update={"picture": f"({len(record.picture)} characters)"})
+    if isinstance(record, Record) and record.samples:
+        record = record.model_copy(update={"samples": f"({len(record.samples)} characters)"})
     return record.dump()
 
 

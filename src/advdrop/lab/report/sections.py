@@ -96,6 +96,7 @@ def sections(results: Results) -> list[Section]:
         *verdict,
         Section("Method against method, seed by seed", compared, sentences(results), note=VERSUS),
         Section("At equal cost", costs, note=COST),
+        Section("What was not run, and why", lines=reasons(results)),
         Section("What differs from the paper", Table(["choice", "here", "paper"], different)),
         Section("Run it again", commands=again),
     ]
@@ -143,6 +144,17 @@ def confusions(answer: Answer) -> Table:
     listed = sorted(counts, key=lambda found: (-found[0], *found[1:]))[:LISTED]
     rows = [[answer.classes[row], answer.classes[column], f"{count:,}"] for count, row, column in listed]
     return Table(["true class", f"{answer.method} predicts", "test images"], rows)
+
+
+def reasons(results: Results) -> list[str]:
+    """Return why a row or a column has no run."""
+    suite = results.suite
+    rows = {row.name: row.why for key, row in suite.rows.items() if row.why and not results.of_row(key)}
+    names = {key: each.name for group in (suite.rows, suite.columns) for key, each in group.items()}
+    without = suite.protocol(results.protocol).without.items()
+    run = {key for place, entry in results.entries.items() if entry.records for key in place}
+    left_out = {names[key]: why for key, why in without if key not in run}
+    return [f"{name}: {why}" for name, why in (rows | left_out).items()]
 
 
 def gaps(results: Results) -> list[str]:

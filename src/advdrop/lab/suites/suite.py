@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -66,6 +66,7 @@ class Row(Section):
     settings: dict[str, Any] = Field({}, description="over the recipe and the protocol")
     quoted: str | None = Field(None, description="the work that the paper took the number from")
     paper: dict[str, Annotated[Reported, BeforeValidator(Reported.of)]] = Field({}, description="for each column")
+    why: str = Field("", description="why the row has no method of its own")
 
 
 class Protocol(Section):
@@ -75,6 +76,7 @@ class Protocol(Section):
     seeds: int = Field(ge=1, le=MOST_SEEDS)
     settings: dict[str, Any] = Field({}, description="over the recipe")
     columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
+    without: dict[str, str] = Field({}, description="rows and columns that it leaves out unless asked for, and why")
 
 
 class Key(NamedTuple):
@@ -108,6 +110,7 @@ class Suite(Section):
             check_known("compare has row", pair, self.rows)
         for key, protocol in self.protocols.items():
             check_known(f"protocols.{key}.columns has", protocol.columns, self.columns)
+            check_known(f"protocols.{key}.without has", protocol.without, [*self.rows, *self.columns])
         for key, row in self.rows.items():
             check_known(f"rows.{key}.paper has column", row.paper, self.columns)
             if row.method is None and row.quoted is None:
@@ -149,15 +152,18 @@ class Suite(Section):
     ) -> Iterator[Key]:
         """Yield the runs in the order in which they are made: a whole table, then that of the next seed.
 
-        ``only`` has keys of rows, or methods that are no row's key; without it, all rows that can be run are yielded.
+        ``only`` has keys of rows, or methods that are no row's key; without it, all rows are yielded that can be run
+        and that the protocol does not leave out. It is the same with ``columns``.
         """
+        left_out = self.protocol(protocol).without
         methods = {name for name in only if name not in self.rows}
-        rows = [key for key in self.trained if not only or key in only or self.rows[key].method in methods]
+        chosen = only or [key for key in self.trained if key not in left_out]
+        rows = [key for key in self.trained if key in chosen or self.rows[key].method in methods]
         known = dict.fromkeys([*self.trained, *(str(self.rows[key].method) for key in self.trained)])
         check_known("--only has", only, known)
         check_known("--columns has", columns, self.columns)
         for seed in range(self.protocol(protocol).seeds if seeds is None else seeds):
-            for column in columns or self.columns:
+            for column in columns or [key for key in self.columns if key not in left_out]:
                 for row in rows:
                     yield Key(column, row, seed)
 
@@ -174,9 +180,16 @@ class Suite(Section):
             method=row.method,
             preset=row.preset or preset,
             seed=key.seed,
-            settings=merged(length.settings, length.columns.get(key.column, {}), row.settings),
+            settings=merged(_for_network(length.settings, row), length.columns.get(key.column, {}), row.settings),
             **data,
         )
+
+
+def _for_network(settings: Mapping[str, Any], row: Row) -> Mapping[str, Any]:
+    """Return the settings of a protocol for a row. Those of the network are not for a row that has another network."""
+    if "name" not in row.settings.get("network", {}):
+        return settings
+    return {key: value for key, value in settings.items() if key != "network"}
 
 
 def suites() -> list[str]:

@@ -1,0 +1,55 @@
+"""The outputs of hidden modules: which modules are meant, and what they return in the passes of a ``with`` block."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from torch import Tensor, nn
+
+Place = str | type[nn.Module]
+"""The name of a module of the network, or a class: all its modules of that class."""
+
+
+def modules_at(model: nn.Module, places: Collection[Place]) -> dict[str, nn.Module]:
+    """Return the modules at these places by their names, in the order of the network.
+
+    >>> list(modules_at(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), ["0", nn.ReLU]))
+    ['0', '1']
+    """
+    modules = dict(model.named_modules())
+    kinds = tuple(place for place in places if isinstance(place, type))
+    for place in places:
+        if place not in modules and not (
+            isinstance(place, type) and any(isinstance(m, place) for m in modules.values())
+        ):
+            shown = place.__name__ if isinstance(place, type) else repr(place)
+            known = ", ".join(name for name in modules if name)
+            raise ValueError(f"the network has no module {shown}; there are {known}")
+    return {name: module for name, module in modules.items() if name in places or isinstance(module, kinds)}
+
+
+@contextmanager
+def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, Tensor]]:
+    """Collect what the modules at these places return inside the block, by their names, in the order they run.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    >>> with watched(model, ["0"]) as hidden:
+    ...     _ = model(torch.zeros(1, 2))
+    >>> hidden["0"].shape
+    torch.Size([1, 3])
+    """
+    found: dict[str, Tensor] = {}
+    modules = modules_at(model, places)
+    hooks = [module.register_forward_hook(partial(_keep, found, name)) for name, module in modules.items()]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _keep(found: dict[str, Tensor], name: str, _: nn.Module, __: object, output: Tensor) -> None:
+    found[name] = output

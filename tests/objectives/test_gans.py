@@ -1,0 +1,88 @@
+"""CatGAN and the GAN with feature matching: both sides against numpy."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from advdrop import CatGAN, FakeClass, Step
+from small import CLASSES, FEATURES, batch, gradients, run, seeded, values
+
+
+def softmax(x):
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def entropy(p):
+    return -(p * np.log(p)).sum(-1)
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
+
+
+@pytest.fixture
+def maker():
+    return nn.Linear(4, FEATURES)
+
+
+@pytest.fixture
+def rows():
+    return batch(dtype=torch.float64)
+
+
+@pytest.fixture
+def fake(maker):
+    """What the generator makes of the first draws of the generator of seed 0."""
+    return maker(torch.empty(16, 4).normal_(generator=seeded())).double()
+
+
+def outputs(model, x):
+    return model(x).detach().numpy()
+
+
+def test_catgan_is_formula_7(model, maker, rows, fake):
+    real, made = (softmax(outputs(model, x)) for x in (rows["unlabeled"], fake))
+    expected = entropy(real) - entropy(real.mean(0)) - entropy(made)
+    np.testing.assert_allclose(values(model, CatGAN(maker, latent=4), rows).detach(), expected)
+
+
+def test_the_generator_of_catgan_is_formula_8(model, maker, rows, fake):
+    made = softmax(outputs(model, fake))
+    found = values(model, CatGAN(maker, latent=4).opponent, rows)
+    np.testing.assert_allclose(found.detach(), entropy(made) - entropy(made.mean(0)))
+
+
+def test_the_class_of_generated_inputs_has_the_logit_zero(model, maker, rows, fake):
+    real, made = (outputs(model, x) for x in (rows["unlabeled"], fake))
+    # K + 1 classes: the probability of the last one, whose logit is 0.
+    is_fake = [softmax(np.concatenate([x, np.zeros((16, 1))], axis=1))[:, -1] for x in (real, made)]
+    expected = -0.5 * np.log(1 - is_fake[0]) - 0.5 * np.log(is_fake[1])
+    np.testing.assert_allclose(values(model, FakeClass(maker, latent=4), rows).detach(), expected)
+
+
+def test_feature_matching(model, maker, rows, fake):
+    real, made = (model[:2](x).detach().numpy().mean(0) for x in (rows["unlabeled"], fake))
+    found = values(model, FakeClass(maker, latent=4, features="1").opponent, rows)
+    np.testing.assert_allclose(found.detach(), np.full(16, ((real - made) ** 2).mean()))
+
+
+@pytest.mark.parametrize("make", [CatGAN, lambda *options, **more: FakeClass(*options, features="1", **more)])
+def test_each_player_has_gradients_of_its_own(make, model, maker, rows):
+    term = make(maker, latent=4)
+    loss = run(model, term, rows).loss
+    assert all(gradient.abs().max() > 0 for gradient in gradients(model, loss))
+    assert all(gradient.abs().max() == 0 for gradient in gradients(maker, loss))
+    rival = Step(model, term.opponent, updating=())
+    assert list(rival.trained.parameters()) == list(maker.parameters())
+    assert all(gradient.abs().max() > 0 for gradient in gradients(maker, rival(**rows, generator=seeded()).loss))
+
+
+def test_a_checkpoint_of_the_term_holds_the_generator(model, maker):
+    term, other = CatGAN(maker, latent=4), CatGAN(nn.Linear(4, FEATURES), latent=4)
+    other.load_state_dict(term.state_dict())
+    assert torch.equal(other.generator.weight, maker.weight)
+    with pytest.raises(ValueError, match="latent"):
+        CatGAN(maker, latent=0)

@@ -59,11 +59,10 @@ class TransformationStability(Term):
         checks.several_outputs(logits[0])
         outputs = [output.float().softmax(1) if output.dtype.itemsize < 4 else output.softmax(1) for output in logits]
         values = [passes.compare(_squared_distance, one, other, self.rows) for one, other in combinations(outputs, 2)]
-        value = torch.stack(values).sum(0)
-        if not self.exclusivity:
-            return value
-        exclusive = [passes.compare(_exclusivity, output, output, self.rows) for output in logits]
-        return value + self.exclusivity * torch.stack(exclusive).sum(0)
+        if self.exclusivity:
+            exclusive = [passes.compare(_exclusivity, output, output, self.rows) for output in logits]
+            values += [self.exclusivity * value for value in exclusive]
+        return torch.stack(values).sum(0)
 
 
 def _squared_distance(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:

@@ -509,7 +509,7 @@ class Passes:
             or (plan.repeated == "upper" and not still(upper))
         ):
             return [], []
-        if not rowwise([*network.rest, *upper]):
+        if plan.hidden or not rowwise([*network.rest, *upper]):
             return [], []
         known = [(self.batch.rows(rows), view) for rows, view in plan.views]
         cleans = dict.fromkeys(key for key in known if key[1] == "clean")

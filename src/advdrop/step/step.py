@@ -100,6 +100,8 @@ class Step(nn.Module):
             raise ValueError(f"updating must be a subset of {PASSES}, got {sorted(unknown)}")
         self.model = model
         self.objective = objective
+        trained = {name: term.trained for name, (_, term) in objective.named_parts().items()}
+        self.trained = nn.ModuleDict({name: module for name, module in trained.items() if module is not None})
         self.outputs = Outputs(logits, classes, ignore_index, mask)
         trained = {name: term.trained for name, (_, term) in objective.named_parts().items()}
         self.trained = nn.ModuleDict({name: module for name, module in trained.items() if module is not None})

@@ -7,8 +7,9 @@ from PIL import Image
 
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.devices import fabric_of
+from advdrop.lab.engine.model import load
 from advdrop.lab.engine.opponent import sheet
-from advdrop.lab.engine.run import load_network, preprocess_of, split_of, training_of
+from advdrop.lab.engine.run import preprocess_of, split_of, training_of
 from runs import pictures, tiny
 
 
@@ -71,7 +72,7 @@ def test_a_finished_run_has_a_sheet_of_samples_and_loads_as_a_classifier(tmp_pat
         assert image.size == (64, 32)
     assert "samples.png" in run.result["sha256"]
     assert not any("generator" in name or "trained" in name for name in run.weights())
-    assert load_network(run.path, data)(torch.zeros(1, 1, 8, 8)).shape == (1, 3)
+    assert load(run.path).network(torch.zeros(1, 1, 8, 8)).shape == (1, 3)
 
 
 def test_the_sheet_has_eight_pictures_in_a_row_and_few_colors():

@@ -351,7 +351,7 @@ class Dsn(Method):
         activations: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
         there = {type(module) for module in setup.network.modules()}
         found = [kind for kind in poolings if kind in there] or [kind for kind in activations if kind in there]
-        x = setup.to_input(torch.zeros(2, *setup.shape))
+        x = torch.zeros(2, *setup.shape)  # only the shapes of the hidden layers matter
         return Fade() * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
 
 

@@ -170,7 +170,7 @@ def record_of(run: RunDirectory, **place: str) -> Record:
     values["dataset"] = run.config.dataset
     values["curve"] = curve_of(run.metrics(), run.result[ERROR])
     if run.samples.is_file():
-        values["samples"] = base64.b64encode(run.read_samples()).decode()
+        values["samples"] = base64.b64encode(run.read(run.samples)).decode()
     values["config"] = run.config.model_dump(mode="json", exclude={"data_dir"})
     return Record(**values, split_checksum=split_checksum(run)).sealed()
 

@@ -21,7 +21,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from advdrop import EMA, CrossEntropy, PiModel, Ramp, SAdD, Step, VAdD, insert
+from advdrop import EMA, CrossEntropy, EntropyMinimization, PiModel, Ramp, SAdD, Step, VAdD, insert
 from advdrop.insertion import adversarial_layers
 from advdrop.integrations.transformers import (
     AdversarialDropoutMixin,
@@ -111,6 +111,14 @@ def test_accumulated_batches_have_the_loss_of_one_batch(tmp_path):
         found.append((losses(trainer)[0], weights(trainer)))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
+
+
+def test_accumulated_batches_without_labels_count_the_same(tmp_path):
+    data, found = [sentence(row, label=False) for row in range(8)], []
+    for size, accumulated in ((8, 1), (2, 4)):
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated, "max_steps": 1}
+        found.append(losses(trained(tmp_path, data=data, options=options, objective=EntropyMinimization())))
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_the_loss_is_that_of_a_step(tmp_path):

@@ -567,7 +567,7 @@ BASES = (
     "train --dataset digits --updates 1 --quiet", "train first --dataset digits --updates 1 --quiet --out out",
     "train --dry-run", "compare --dataset digits --methods dropout,pi --seeds 1 --updates 1 --jobs 1 --quiet",
     "compare --dry-run", "reproduce table1 --dry-run", "reproduce", "report .", "show .", "evaluate precious",
-    "explain precious", "audit precious", "data list", "data check mnist", "data get digits",
+    "explain precious", "audit precious", "predict precious precious", "export precious", "data list", "data check mnist", "data get digits",
 )  # fmt: skip
 OPTIONS = (
     "--labels", "--seed", "--seeds", "--updates", "--method", "--methods", "--dataset", "--out", "--set", "--config",
@@ -625,7 +625,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 CLASSES: dict[str, tuple[Callable[[random.Random, int], Iterator[tuple[str, str]]], int]] = {
     "kills": (kills, 100),
-    "disks": (disks, 100),
+    "disks": (disks, 200),
     "runs": (runs, 300),
     "files": (files, 300),
     "commands": (commands, 300),

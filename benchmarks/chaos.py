@@ -567,7 +567,8 @@ BASES = (
     "train --dataset digits --updates 1 --quiet", "train first --dataset digits --updates 1 --quiet --out out",
     "train --dry-run", "compare --dataset digits --methods dropout,pi --seeds 1 --updates 1 --jobs 1 --quiet",
     "compare --dry-run", "reproduce table1 --dry-run", "reproduce", "report .", "show .", "evaluate precious",
-    "explain precious", "audit precious", "predict precious precious", "export precious", "data list", "data check mnist", "data get digits",
+    "explain precious", "audit precious", "predict precious precious",
+    "export precious", "data list", "data check mnist", "data get digits",
 )  # fmt: skip
 OPTIONS = (
     "--labels", "--seed", "--seeds", "--updates", "--method", "--methods", "--dataset", "--out", "--set", "--config",

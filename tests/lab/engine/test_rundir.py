@@ -1,7 +1,9 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -244,6 +246,28 @@ def test_a_split_of_another_run_is_refused(tmp_path):
     split_of(OTHER, rings()).save(run.path / "split.npz")
     with pytest.raises(RunError, match=r"or split\.npz was changed after the start of the run; put it back as it was"):
         run.refuse_edited()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 no longer a zip file", b"[" * 9999])
+def test_a_split_that_is_none_is_named(content, tmp_path):
+    finished(tmp_path / "r")
+    (tmp_path / "r" / "split.npz").write_bytes(content)
+    with pytest.raises(RunError, match=r"split\.npz: cannot be read .*; train the run again with --force"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
+
+
+def test_a_split_that_needs_too_much_memory_is_named(tmp_path, monkeypatch):
+    finished(tmp_path / "r")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100))
+    with pytest.raises(RunError, match=r"split\.npz: needs .* GiB of memory"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
+
+
+def test_a_split_without_an_array_is_named(tmp_path):
+    finished(tmp_path / "r")
+    np.savez(tmp_path / "r" / "split.npz", labeled=np.arange(3))
+    with pytest.raises(RunError, match=r"split\.npz.*; train the run again with --force"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
 
 
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path):

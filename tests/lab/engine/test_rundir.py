@@ -339,3 +339,12 @@ def test_metrics_that_are_none_are_refused(text, tmp_path):
     (run.path / "metrics.csv").write_text(text)
     with pytest.raises(RunError, match=r"metrics\.csv"):
         run.metrics()
+
+
+def test_weights_that_are_none_are_refused(tmp_path):
+    """They have the digest of their content, as a stranger can make it."""
+    run = create(tmp_path / "r")
+    run.model.write_bytes(b"no weights")
+    run.write_result({"test_error_percent": 1.0})
+    with pytest.raises(RunError, match=r"model\.safetensors: cannot be read .*; train the run again with --force"):
+        RunDirectory.open(run.path).weights()

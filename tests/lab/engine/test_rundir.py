@@ -1,3 +1,6 @@
+import contextlib
+import errno
+import io
 import os
 import sys
 from pathlib import Path
@@ -339,6 +342,18 @@ def test_metrics_that_are_none_are_refused(text, tmp_path):
     (run.path / "metrics.csv").write_text(text)
     with pytest.raises(RunError, match=r"metrics\.csv"):
         run.metrics()
+
+
+def test_a_disk_that_fills_up_during_a_checkpoint_is_told_as_such(tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, data):
+            if self.tell() + len(data) > 1000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr(rundir, "written", lambda _: contextlib.nullcontext(Full()))
+    with pytest.raises(OSError, match="No space left on device"):
+        create(tmp_path / "r").save_checkpoint({"network": torch.zeros(10_000)})
 
 
 def test_weights_that_are_none_are_refused(tmp_path):

@@ -266,7 +266,11 @@ def runs(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
         stopped = _stopped(folder, seconds)
         other = folder / "other"
         run([*TRAIN, "--seed", "5", "--out", "other"], folder)
-        truth = _printed_error(run(["evaluate", "whole"], folder).text)
+        (folder / "digit.png").write_bytes(_picture(draw, "L"))
+        truth = {
+            "evaluate": _printed_error(run(["evaluate", "whole"], folder).text),
+            "predict": run(["predict", "whole", "digit.png"], folder).text,
+        }
         for case in range(count):
             path = folder / f"run-{case}"
             resume = draw.random() < 0.5
@@ -284,12 +288,15 @@ def runs(draw: random.Random, count: int) -> Iterator[tuple[str, str]]:
                 file.write_bytes(content)
             name = path.name
             uses = [["show", name], ["evaluate", name], ["report", name, "-o", f"{name}.html"], ["audit", name]]
+            uses += [["predict", name, "digit.png"], ["export", name, "--format", "torch"]]
             command = ["train", "--quiet", "--resume", name] if resume else draw.choice(uses)
             ended = run(command, folder)
             if resume:
                 verdict = ended.verdict(lambda path=path: weights(path) == expected)  # type: ignore[misc]
             elif command[0] == "evaluate":
-                verdict = ended.verdict(lambda ended=ended: _printed_error(ended.text) == truth)  # type: ignore[misc]
+                verdict = ended.verdict(lambda ended=ended: _printed_error(ended.text) == truth["evaluate"])  # type: ignore[misc]
+            elif command[0] == "predict":
+                verdict = ended.verdict(lambda ended=ended: ended.text == truth["predict"])  # type: ignore[misc]
             else:
                 verdict = ended.verdict(lambda: True)
             yield f"{file.name} {way}, {command[0]}: {ended.text.strip()[-160:]!r}", verdict
@@ -567,7 +574,8 @@ BASES = (
     "train --dataset digits --updates 1 --quiet", "train first --dataset digits --updates 1 --quiet --out out",
     "train --dry-run", "compare --dataset digits --methods dropout,pi --seeds 1 --updates 1 --jobs 1 --quiet",
     "compare --dry-run", "reproduce table1 --dry-run", "reproduce", "report .", "show .", "evaluate precious",
-    "explain precious", "audit precious", "data list", "data check mnist", "data get digits",
+    "explain precious", "audit precious", "predict precious precious",
+    "export precious", "data list", "data check mnist", "data get digits",
 )  # fmt: skip
 OPTIONS = (
     "--labels", "--seed", "--seeds", "--updates", "--method", "--methods", "--dataset", "--out", "--set", "--config",
@@ -625,7 +633,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 CLASSES: dict[str, tuple[Callable[[random.Random, int], Iterator[tuple[str, str]]], int]] = {
     "kills": (kills, 100),
-    "disks": (disks, 100),
+    "disks": (disks, 200),
     "runs": (runs, 300),
     "files": (files, 300),
     "commands": (commands, 300),

@@ -121,7 +121,24 @@ def test_csv_and_json_have_a_row_for_each_file(photos, image_run, capsys):
 def test_another_ending_is_refused_before_anything_is_read(out, photos, capsys):
     (photos.parent / "folder.csv").mkdir()
     code, _, err = says(capsys, "no run", "photos", "--out", out)
-    assert (code, err) == (2, f"advdrop: --out must be a file that ends in .csv or .json, got {out}\n")
+    said = (
+        "was not written by advdrop and is left as it is" if out.endswith("csv") else "has not the ending .csv or .json"
+    )
+    assert (code, err) == (2, f"advdrop: {out} {said}; choose another --out\n")
+
+
+@pytest.mark.usefixtures("photos")
+@pytest.mark.parametrize("name", ["data.csv", "data.json"])
+def test_a_file_of_somebody_else_is_kept(name, capsys):
+    Path(name).write_text("mine")
+    code, _, err = says(capsys, "run", "photos", "--out", name)
+    assert (code, err) == (
+        2,
+        f"advdrop: {name} was not written by advdrop and is left as it is; choose another --out\n",
+    )
+    assert Path(name).read_text() == "mine"
+    Path(name).unlink()
+    assert [says(capsys, "run", "photos", "--out", name)[0] for _ in range(2)] == [1, 1]  # its own file is replaced
 
 
 def test_more_images_than_a_batch_and_many_bad_ones(photos, image_run, capsys, monkeypatch):

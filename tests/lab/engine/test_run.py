@@ -452,3 +452,19 @@ def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
     (tmp_path / "r" / "last.ckpt").write_bytes(b"not a checkpoint")
     with pytest.raises(RunError, match=r"last.ckpt: cannot be read .*; delete it to start the run again"):
         run(tmp_path / "r", resume=True)
+
+
+@pytest.mark.parametrize("part", ["network", "optimizer", "metrics", "trust"])
+def test_a_checkpoint_that_does_not_fit_the_network_is_refused(part, tmp_path, monkeypatch):
+    """It has the digest of its content, as a stranger can make it."""
+    with monkeypatch.context() as patch:
+        killed_at(patch, 2)
+        with pytest.raises(StopAtError):
+            run(tmp_path / "r")
+    there = RunDirectory.open(tmp_path / "r")
+    state = there.load_checkpoint()
+    wrong = {"network": {name: torch.zeros(3) for name in state["network"]}, "optimizer": {}, "metrics": [{"x": 1}]}
+    forged = {**state, part: wrong[part]} if part in wrong else {key: state[key] for key in state if key != part}
+    there.save_checkpoint(forged)
+    with pytest.raises(RunError, match=r"last.ckpt: cannot be read .*; delete it to start the run again"):
+        run(tmp_path / "r", resume=True)

@@ -1,7 +1,12 @@
+import contextlib
+import errno
+import io
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -246,6 +251,28 @@ def test_a_split_of_another_run_is_refused(tmp_path):
         run.refuse_edited()
 
 
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 no longer a zip file", b"[" * 9999])
+def test_a_split_that_is_none_is_named(content, tmp_path):
+    finished(tmp_path / "r")
+    (tmp_path / "r" / "split.npz").write_bytes(content)
+    with pytest.raises(RunError, match=r"split\.npz: cannot be read .*; train the run again with --force"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
+
+
+def test_a_split_that_needs_too_much_memory_is_named(tmp_path, monkeypatch):
+    finished(tmp_path / "r")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100))
+    with pytest.raises(RunError, match=r"split\.npz: needs .* GiB of memory"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
+
+
+def test_a_split_without_an_array_is_named(tmp_path):
+    finished(tmp_path / "r")
+    np.savez(tmp_path / "r" / "split.npz", labeled=np.arange(3))
+    with pytest.raises(RunError, match=r"split\.npz.*; train the run again with --force"):
+        RunDirectory.open(tmp_path / "r").refuse_edited()
+
+
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path):
     run = create(tmp_path / "r")
     changed(run.path / "config.yaml", "seed: 0", "seed: x")
@@ -315,3 +342,24 @@ def test_metrics_that_are_none_are_refused(text, tmp_path):
     (run.path / "metrics.csv").write_text(text)
     with pytest.raises(RunError, match=r"metrics\.csv"):
         run.metrics()
+
+
+def test_a_disk_that_fills_up_during_a_checkpoint_is_told_as_such(tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, data):
+            if self.tell() + len(data) > 1000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr(rundir, "written", lambda _: contextlib.nullcontext(Full()))
+    with pytest.raises(OSError, match="No space left on device"):
+        create(tmp_path / "r").save_checkpoint({"network": torch.zeros(10_000)})
+
+
+def test_weights_that_are_none_are_refused(tmp_path):
+    """They have the digest of their content, as a stranger can make it."""
+    run = create(tmp_path / "r")
+    run.model.write_bytes(b"no weights")
+    run.write_result({"test_error_percent": 1.0})
+    with pytest.raises(RunError, match=r"model\.safetensors: cannot be read .*; train the run again with --force"):
+        RunDirectory.open(run.path).weights()

@@ -20,6 +20,7 @@ from rich.cells import cell_len
 from tqdm import tqdm
 
 from advdrop.lab.cli.options import Predict
+from advdrop.lab.cli.report import refuse_foreign
 from advdrop.lab.data.examples import DataError
 from advdrop.lab.data.inputs import stored_image
 from advdrop.lab.data.pictures import SUFFIXES
@@ -43,8 +44,8 @@ class Prediction:
 
 def run_predict(options: Predict) -> int:
     """Classify images; return 1 if some of them cannot be read."""
-    if options.out is not None and (options.out.suffix.lower() not in FORMATS or options.out.is_dir()):
-        raise ValueError(f"--out must be a file that ends in {' or '.join(FORMATS)}, got {options.out}")
+    if options.out is not None:
+        refuse_foreign(options.out, *FORMATS, signs=SIGNS)
     model = image_model(options.run)
     found = images_of(options.images)
     if not any(path.exists() for path in found):
@@ -57,7 +58,7 @@ def run_predict(options: Predict) -> int:
                 tqdm.write(shown(prediction, model.classes), file=sys.stdout)
     bad = [prediction for prediction in done if prediction.error]
     if options.out is not None:
-        write_text(options.out, FORMATS[options.out.suffix.lower()](done), parents=True)
+        write_text(options.out, FORMATS[options.out.suffix](done), parents=True)
         counts = Counter(prediction.top[0][0] for prediction in done if prediction.top).most_common()
         classes = ", ".join(f"{line(name)} ({count:,})" for name, count in counts)
         print(f"{len(done) - len(bad):,} images: {classes or 'no classes'}; written to {options.out}")
@@ -186,3 +187,5 @@ def as_json(done: Sequence[Prediction]) -> str:
 
 
 FORMATS = {".csv": as_csv, ".json": as_json}
+SIGNS = {".csv": "path,class,probability", ".json": '[\n {\n  "path": '}
+"""How the files of this command begin."""

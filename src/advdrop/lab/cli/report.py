@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from advdrop.lab.cli.options import Report
@@ -25,11 +26,11 @@ SIGNS = {
 """What every file of this program has in it, by its ending."""
 
 
-def refuse_foreign(path: Path, *endings: str) -> None:
+def refuse_foreign(path: Path, *endings: str, signs: Mapping[str, str] = SIGNS) -> None:
     """Raise an error if a file that is to be written has none of the endings, or is there and of somebody else."""
     if path.suffix not in endings:
         raise ValueError(f"{path} has not the ending {' or '.join(endings)}; choose another --out")
-    if path.exists() and not (path.is_file() and SIGNS[path.suffix].encode() in path.read_bytes()):
+    if path.exists() and not (path.is_file() and signs[path.suffix].encode() in path.read_bytes()):
         raise ValueError(f"{path} was not written by advdrop and is left as it is; choose another --out")
 
 

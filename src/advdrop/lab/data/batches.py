@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from advdrop.lab.choices import Labels, Padding
-from advdrop.lab.data.examples import DataError, Examples
+from advdrop.lab.data.examples import DataError, Examples, check_memory
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.files import written
 from advdrop.randomness import derived_generator
@@ -43,7 +43,9 @@ class LabelSplit:
     @classmethod
     def load(cls, path: Path) -> LabelSplit:
         """Read what ``save`` wrote."""
-        with np.load(path, allow_pickle=False) as arrays:
+        # Opened here, because numpy does not close a file that it cannot read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            check_memory(path, sum(member.file_size for member in arrays.zip.infolist()))  # never more is unpacked
             labeled, unlabeled, validation = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ROWS)
             return cls(labeled, unlabeled, validation, str(arrays["dataset"]))
 

@@ -502,12 +502,7 @@ class Passes:
         There are none if a module may mix rows, or if a pass has to repeat the noise of another.
         """
         plan, upper = self._plan, network.upper
-        if (
-            plan.hidden
-            or plan.input_gradient
-            or plan.repeated == "all"
-            or (plan.repeated == "upper" and not still(upper))
-        ):
+        if plan.input_gradient or plan.repeated == "all" or (plan.repeated == "upper" and not still(upper)):
             return [], []
         if plan.hidden or not rowwise([*network.rest, *upper]):
             return [], []

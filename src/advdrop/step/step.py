@@ -103,8 +103,6 @@ class Step(nn.Module):
         trained = {name: term.trained for name, (_, term) in objective.named_parts().items()}
         self.trained = nn.ModuleDict({name: module for name, module in trained.items() if module is not None})
         self.outputs = Outputs(logits, classes, ignore_index, mask)
-        trained = {name: term.trained for name, (_, term) in objective.named_parts().items()}
-        self.trained = nn.ModuleDict({name: module for name, module in trained.items() if module is not None})
         self.updating = frozenset(updating)
         self.reuse = reuse
         self._known: tuple[object, Network] | None = None

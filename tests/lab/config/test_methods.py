@@ -53,8 +53,6 @@ CLASSES = {
 NETWORK = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
 SETUP = Setup(NETWORK, (4,), pixels=False, to_input=lambda x: x)
 OWN_LOSS = {"r-drop": RDrop, "fraternal": FraternalDropout}
-NETWORK = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
-SETUP = Setup(NETWORK, (4,), pixels=False, to_input=lambda x: x)
 
 
 def configured(method, *settings, **options):

@@ -304,10 +304,6 @@ class RunDirectory:
                 raise RunError(f"{self.checkpoint} is damaged or belongs to another run; {RESTART}")
             return state
 
-    def read_samples(self) -> bytes:
-        """Read ``samples.png``."""
-        return self.read(self.samples)
-
     def weights(self) -> dict[str, Tensor]:
         """Read ``model.safetensors``."""
         with reading(self.model, RunError, DAMAGED):

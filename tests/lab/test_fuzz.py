@@ -304,7 +304,7 @@ def test_images(folder):
     def run(data):
         (root / "train/b/1.png").write_bytes(data.draw(damaged(data.draw(st.sampled_from(good)))))
         found = tried(lambda: load(root), root)
-        assert found is None or found.shape == (1, 5, 4)
+        assert found is None or (found.shape[0] in (1, 3) and max(found.shape[1:]) <= 64)
 
     run()
 

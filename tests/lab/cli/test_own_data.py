@@ -18,6 +18,7 @@ from runs import tiny
 CLASSES = ("Kreis ●", "正方形")
 MODES = ("RGB", "L", "P", "RGBA", "LA", "CMYK", "I;16", "1")
 SHORT = ["--updates", "3", "--set", "training.epoch_updates=3", "--set", "engine.accelerator=cpu", "--quiet"]
+ALONE = [*SHORT, "--no-baseline"]
 SMALL = ["--set", "network.name=mlp", "--set", "network.hidden=[8]", "--set", "network.delta=0.3"]
 
 
@@ -75,17 +76,17 @@ def test_a_folder_as_people_have_it(capsys, tmp_path):
     assert "converted to RGB, 3 skipped (unlabeled/cut.jpg: " in out
     assert "76 training examples of (3, 60, 60)" in out
     assert "16 of them labeled, 4 test examples, classes Kreis ●, 正方形" in out
-    code, out, err = says(capsys, "train", "first", "--dataset", "pictures", *SHORT, "--size", "20", *SMALL)
+    code, out, err = says(capsys, "train", "first", "--dataset", "pictures", *ALONE, "--size", "20", *SMALL)
     assert code == 0
     assert "become 20×20, in color" in err
     assert "read 80 of 83 images: 80 resized" in err
     config = RunDirectory.open(tmp_path / "runs/first").config
     assert (config.labels, config.data.size, config.data.color) == ("all", (20, 20), "rgb")
     assert says(capsys, "evaluate", "runs/first")[0] == 0
-    code, out, _ = says(capsys, "train", "--resume", "runs/first", "--updates", "6", "--quiet")
+    code, out, _ = says(capsys, "train", "--resume", "runs/first", "--updates", "6", "--quiet", "--no-baseline")
     assert (code, RunDirectory.open(tmp_path / "runs/first").result["updates"]) == (0, 6)
     folder_of(tmp_path / "others", 40, seed=1, classes=("a", "b", "c")[:2])
-    typed = ["train", "second", "--from", "runs/first", "--dataset", "others", *SHORT[:-1]]
+    typed = ["train", "second", "--from", "runs/first", "--dataset", "others", *SHORT[:-1], "--no-baseline"]
     code, out, err = says(capsys, *typed)
     assert code == 0
     assert f"starts with the weights of {tmp_path / 'runs/first'}; the last layer is new, for 2 classes" in err
@@ -127,7 +128,7 @@ def test_a_table_of_labels(capsys, tmp_path):
     files = sorted((tmp_path / "pictures/unlabeled").glob("Bild*"))
     rows = [f"{number},pictures/unlabeled/{file.name},{'ab'[number % 2]}" for number, file in enumerate(files[:12])]
     (tmp_path / "labels.csv").write_text("\n".join([",path,label", *rows]))
-    typed = ["train", "--dataset", "labels.csv", "--unlabeled", "pictures", *SHORT, *SMALL, "--size", "16"]
+    typed = ["train", "--dataset", "labels.csv", "--unlabeled", "pictures", *ALONE, *SMALL, "--size", "16"]
     code, _, err = says(capsys, *typed)
     assert code == 0, err
     assert "read 40 of 43 images" in err
@@ -165,7 +166,7 @@ def test_a_mistake_is_one_line(capsys, tmp_path, typed, said):
 
 def test_a_run_of_another_network_is_refused(capsys, tmp_path):
     folder_of(tmp_path / "pictures", 40)
-    assert says(capsys, "train", "first", "--dataset", "pictures", *SHORT, *SMALL, "--size", "16")[0] == 0
+    assert says(capsys, "train", "first", "--dataset", "pictures", *ALONE, *SMALL, "--size", "16")[0] == 0
     for more, said in (
         (["--set", "network.name=resnet18"], "has the network mlp, so --from cannot start resnet18 with it"),
         (["--size", "20"], "--from needs the same settings of the network and examples of the same size"),

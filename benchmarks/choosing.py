@@ -16,9 +16,9 @@ from measure import rows_of
 HEAD = ["what you have", "what to use", "what was measured"]
 
 
-def short(results: Path) -> Results:
-    """Return Table 1 of the protocol that was run most."""
-    [found] = [each for each in collect([results / "table1"]) if each.protocol == "short"]
+def table1(results: Path, protocol: str = "short") -> Results:
+    """Return Table 1 of a protocol, by default that which was run most."""
+    [found] = [each for each in collect([results / "table1"]) if each.protocol == protocol]
     return found
 
 
@@ -34,7 +34,7 @@ def errors(results: Results, column: str, rows: Sequence[str]) -> str:
 
 def decisions(results: Path) -> str:
     """Return the table, in Markdown."""
-    table1, rows = short(results), rows_of(results / "harm.json")
+    table, rows = table1(results), rows_of(results / "harm.json")
     demo = json.loads((results / "demo.json").read_text(encoding="utf-8"))
     digits = {method: fmean(run["test_error_percent"] for run in runs) for method, runs in demo.items()}
     images = harm.by_data(harm.pairs([row for row in rows if row["data"] in data.names("image")]))
@@ -64,7 +64,7 @@ def decisions(results: Path) -> str:
         [
             "images, few labels, many without",
             "`vadd-qe` or `pi`, and check the answer at the end",
-            f"MNIST, 1,000 labels: {errors(table1, '1000', ('dropout', 'pi', 'vadd-qe', 'vat'))}. Digits, 100 labels: "
+            f"MNIST, 1,000 labels: {errors(table, '1000', ('dropout', 'pi', 'vadd-qe', 'vat'))}. Digits, 100 labels: "
             f"dropout {digits['dropout']:.1f} %, pi {digits['pi']:.1f} %, vadd-qe {digits['vadd-qe']:.1f} %. "
             f"Fashion-MNIST, 200 labels, {splits} split{'s' if splits > 1 else ''}: {fashion[harm.BASELINE]:.1f} % "
             f"with the labels alone, {fashion[harm.OURS]:.1f} % with VAdD",
@@ -72,7 +72,7 @@ def decisions(results: Path) -> str:
         [
             "images, all with labels",
             "`at`, `sadd` or `dropout`; not VAdD",
-            f"MNIST, all labels: {errors(table1, 'all', ('dropout', 'at', 'sadd', 'pi', 'vadd-qe'))}",
+            f"MNIST, all labels: {errors(table, 'all', ('dropout', 'at', 'sadd', 'pi', 'vadd-qe'))}",
         ],
         [
             "a table, few labels",

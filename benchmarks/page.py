@@ -33,7 +33,8 @@ from advdrop.lab.report.formats import main_table, markdown
 from advdrop.lab.report.sections import in_words
 from advdrop.lab.report.studies import studies_of
 from advdrop.lab.report.tables import plain
-from choosing import short
+from advdrop.lab.report.verdict import seed_lines, verdict_lines
+from choosing import table1
 from measure import rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -78,17 +79,22 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
 
 
 def in_short(results: Path) -> str:
-    """Return the answer of Table 1: three sentences and a figure."""
-    table = short(results)
-    described = "Test errors of each method in the paper and here: mean and standard deviation."
+    """Return the answer of Table 1: each comparison of the long protocol, seed by seed, and the short one in words."""
+    table, longer = table1(results), table1(results, "long")
+    lines = "\n".join(f"- {plain(line)}" for line in verdict_lines(longer, longer.columns[0]))
     sentences = " ".join(plain(sentence) for sentence in in_words(table))
-    return f"## In short\n\n{sentences}\n\n![{described}](images/{table.name}.svg)\n"
+    return (
+        f"## In short\n\n{longer.suite.columns[longer.columns[0]].name}, protocol `long`, test errors in percent, seed "
+        f"by seed:\n\n{lines}\n\n![Each seed is a line between the errors of two methods, for each pair of methods."
+        f"](images/{longer.name}-seeds.svg)\n\nProtocol `short`: {sentences}\n\n![Test errors of each method in the "
+        f"paper and here: mean and standard deviation.](images/{table.name}.svg)\n"
+    )
 
 
 MADE: dict[str, Callable[[Path], str]] = {
     "answer": in_short,
     "choosing": choosing.decisions,
-    "table1": lambda results: f"{main_table(short(results))}\n",
+    "table1": lambda results: f"{main_table(table1(results))}\n",
     "ledger": lambda results: markdown(collect([results])),
     "studies": lambda results: markdown([], studies_of(measurements(results))),
 }
@@ -109,8 +115,11 @@ def filled(text: str, results: Path = ROOT / "results") -> str:
 
 def images(results: Path = ROOT / "results") -> dict[str, str]:
     """Return the figures of the docs that are made from records, by the names of their files."""
-    table = short(results)
+    table = table1(results)
     drawn = {f"{table.name}.svg": standalone(overview(table, table.columns[0]))}
+    longer = table1(results, "long")
+    if seeds := seed_lines(longer, longer.columns[0]):
+        drawn[f"{longer.name}-seeds.svg"] = standalone(seeds)
     for study in studies_of(measurements(results)):
         first = study.measurements[0]
         for number, figure in enumerate(study.figures):

@@ -94,7 +94,7 @@ def test_a_pipe_among_the_files_of_a_data_set_is_refused(dataset, file, tmp_path
         (path.parent / name).touch()
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match="not a file|not in"):
+    with pytest.raises(DataError, match=r"not a file|not in"):
         load(dataset, tmp_path, download=False)
 
 

@@ -79,6 +79,13 @@ def test_what_the_paper_is_called_here_exists():
     assert names <= known
 
 
+def test_tests_that_a_page_names_exist():
+    tests = "".join(path.read_text() for path in DOCS.parent.glob("tests/**/test_*.py"))
+    named = [name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())]
+    assert len(named) > 20
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
 def test_paths_on_the_pages_exist():
     """Files of the repository that a page names, in the source folder or from the root."""
     root = DOCS.parent

@@ -1,7 +1,10 @@
+import os
+
 import pytest
 import torch
 
 from advdrop.lab.data import UNLABELED, DataError, DataSet, Examples
+from advdrop.lab.data.sources import load
 
 
 def examples(count, *, label=0, shape=(3,), dtype=torch.float32):
@@ -65,3 +68,38 @@ def test_checksum_sees_values_not_memory():
     one = DataSet("toy", Examples(x, labels), Examples(x, labels), ("a", "b"))
     two = DataSet("toy", Examples(x.T.contiguous().T, labels), Examples(x, labels), ("a", "b"))
     assert one.checksum == two.checksum
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
+@pytest.mark.parametrize("name", ["own.npz", "own.csv"])
+def test_a_pipe_is_refused_and_not_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=f"{name} is .*not a file"):
+        load(str(tmp_path / name))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
+@pytest.mark.parametrize(
+    ("dataset", "file"),
+    [
+        ("mnist", "mnist/train-images-idx3-ubyte.gz"),
+        ("cifar10", "cifar-10-batches-bin/data_batch_1.bin"),
+        ("svhn", "svhn/train_32x32.mat"),
+    ],
+)
+def test_a_pipe_among_the_files_of_a_data_set_is_refused(dataset, file, tmp_path):
+    path = tmp_path / file
+    path.parent.mkdir()
+    for name in (*FILES_OF[dataset], path.name):
+        (path.parent / name).touch()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"not a file|not in"):
+        load(dataset, tmp_path, download=False)
+
+
+FILES_OF = {
+    "mnist": ["train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"],
+    "cifar10": [*(f"data_batch_{number}.bin" for number in range(2, 6)), "test_batch.bin"],
+    "svhn": ["test_32x32.mat"],
+}

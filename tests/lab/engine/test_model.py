@@ -129,6 +129,22 @@ def test_a_model_that_was_changed_is_refused_in_one_line(name, how, image_run, t
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["preprocess.safetensors", "model.safetensors"])
+@pytest.mark.parametrize(
+    "forge",
+    [lambda t: t.double(), lambda t: t.half(), lambda t: t / 0, lambda t: t[None].expand(2, *t.shape).contiguous()],
+)
+def test_a_forged_model_that_cannot_be_right_is_refused(name, forge, image_run, tmp_path):
+    """It has the digests of its content, as a stranger can make them."""
+    path = shutil.copytree(image_run[0], tmp_path / "r")
+    given = load_file(path / name) or {"mean": torch.zeros(1, 1, 1), "std": torch.ones(1, 1, 1)}
+    save_file({key: forge(tensor) for key, tensor in given.items()}, path / name)
+    result = json.loads((path / "result.json").read_text())
+    RunDirectory.open(path).write_result({key: value for key, value in result.items() if key != "sha256"})
+    with pytest.raises(RunError, match=rf"{name}: cannot be read .*; train the run again with --force$"):
+        load(path)
+
+
 @pytest.mark.parametrize("last", ["preprocess.safetensors", "model.json", "result.json"])
 def test_a_kill_between_the_files_of_a_model_leaves_a_run_that_can_be_finished(last, image_run, tmp_path):
     path, data = shutil.copytree(image_run[0], tmp_path / "r"), image_run[1]

@@ -363,3 +363,26 @@ def test_weights_that_are_none_are_refused(tmp_path):
     run.write_result({"test_error_percent": 1.0})
     with pytest.raises(RunError, match=r"model\.safetensors: cannot be read .*; train the run again with --force"):
         RunDirectory.open(run.path).weights()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("split.npz", lambda run: run.split),
+        ("metrics.csv", lambda run: run.metrics()),
+        ("model.safetensors", lambda run: run.weights()),
+    ],
+)
+def test_a_pipe_in_a_run_is_refused_and_not_waited_for(name, use, tmp_path):
+    finished(tmp_path / "r")
+    (tmp_path / "r" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "r" / name)
+    with pytest.raises(RunError, match=f"{name} is a pipe or a device, not a file; train the run again with --force"):
+        use(RunDirectory.open(tmp_path / "r"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
+def test_a_pipe_beside_a_new_run_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.yaml")
+    assert create(tmp_path / "r").path.is_dir()

@@ -29,6 +29,8 @@ class DataError(ValueError):
 def reading(path: Path, kind: type[ValueError] = DataError, advice: str = "get the file again") -> Iterator[None]:
     """Turn any error while a file is read into one that names the file and says what to do."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait forever
+            raise kind(f"{path} is a pipe or a device, not a file; {advice}")
         yield
     except Exception as error:  # a damaged file can raise anything in the packages that read it
         if not isinstance(error, kind):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -93,13 +94,25 @@ def load(path: Path | str) -> Model:
     with reading(run.card, RunError, DAMAGED):
         card = Card.model_validate_json(run.read(run.card))
     with reading(run.preprocess, RunError, DAMAGED):
-        preprocess = Preprocess(card.scaling, **parse(run.read(run.preprocess)))
+        preprocess = Preprocess(card.scaling, **_sound(parse(run.read(run.preprocess))))
+        one = torch.empty(1, *card.shape, device="meta")
+        if (found := preprocess.to(one.device)(one).shape) != one.shape:
+            raise ValueError(f"it makes {tuple(found[1:])} of examples of shape {card.shape}")
     with reading(run.model, RunError, DAMAGED):
         with torch.device("meta"):  # takes no memory and no random numbers
             network = blended(config, card.shape, len(card.classes))
-        network.load_state_dict(run.weights(), assign=True)
+        network.load_state_dict(_sound(run.weights(), network.state_dict()), assign=True)
     network = set_memory_format(network, config.engine.memory_format).eval()
     return Model(card.classes, card.shape, getattr(torch, card.dtype), preprocess, network, card.versions)
+
+
+def _sound(tensors: dict[str, Tensor], expected: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Return tensors, or raise an error if one is of another type than expected, float32 by default, or not finite."""
+    for name, tensor in tensors.items():
+        dtype = expected[name].dtype if expected is not None and name in expected else torch.float32
+        if tensor.dtype != dtype or not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} has {tensor.dtype} and not {dtype}, or has a number that is not finite")
+    return tensors
 
 
 def write_model(

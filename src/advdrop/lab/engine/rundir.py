@@ -171,9 +171,12 @@ class RunDirectory:
     @property
     def seal(self) -> str:
         """The digest in the first line of ``config.yaml``; empty if there is none."""
-        with suppress(OSError), (self.path / "config.yaml").open("rb") as file:
-            first = file.readline(200).decode(errors="replace").strip()
-            return first.removeprefix(MARK) if first.startswith(MARK) else ""
+        file = self.path / "config.yaml"
+        with suppress(OSError):
+            if file.is_file():  # to open a pipe would wait forever
+                with file.open("rb") as opened:
+                    first = opened.readline(200).decode(errors="replace").strip()
+                return first.removeprefix(MARK) if first.startswith(MARK) else ""
         return ""
 
     def refuse_edited(self) -> None:

@@ -119,6 +119,12 @@ def test_with_torch_alone_the_library_works_and_the_rest_says_what_it_needs(buil
 USES = {
     "docs": "import furo, myst_parser, sphinx",
     "examples": "import transformers, sklearn, advdrop; advdrop.AdversarialDropoutClassifier",
+    "export": "import onnx, onnxruntime, onnxscript",
+    "serve": "import fastapi, multipart, uvicorn",
+    "transformers": """
+from advdrop.integrations.transformers import AdversarialDropoutTrainer
+import accelerate
+""",
     "sklearn": """
 import numpy as np, advdrop
 x = np.random.default_rng(0).normal(size=(60, 3))
@@ -132,8 +138,9 @@ assert main(["train", "--updates", "3", "--quiet", "--out", "run"]) == 0
 assert main(["audit", "run", "--images", "5"]) == 0
 assert main(["report", "run", "-o", "page.html"]) == 0
 import importlib, pkgutil, scipy.stats, sklearn.linear_model, advdrop
+others = ("__main__", "deploy.server", "integrations.transformers")  # each has an extra of its own, or runs
 for module in pkgutil.walk_packages(advdrop.__path__, "advdrop."):
-    module.name.endswith("__main__") or importlib.import_module(module.name)
+    module.name.endswith(others) or importlib.import_module(module.name)
 """,
 }
 

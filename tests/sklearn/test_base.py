@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -539,6 +540,29 @@ def test_a_weight_below_0_is_refused(moons):
     for fit in (small().fit, small().partial_fit):
         with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
             fit(x, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, partial(torch.autocast, "cpu", torch.bfloat16)])
+def test_the_modes_of_the_caller_change_nothing(mode, moons):
+    x, few, _, _ = moons
+    expected = small().fit(x, few).predict_proba(x)
+    with mode():
+        found = small().fit(x, few)
+        again = found.predict_proba(x)
+        found.partial_fit(x, few)
+    np.testing.assert_array_equal(again, expected)
+    np.testing.assert_array_equal(found.predict(x), small().fit(x, few).partial_fit(x, few).predict(x))
+
+
+def test_the_default_type_of_torch_changes_nothing(moons):
+    x, few, _, _ = moons
+    expected = small().fit(x, few).predict_proba(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = small().fit(x, few).predict_proba(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 # What every estimator promises

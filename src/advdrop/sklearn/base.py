@@ -28,7 +28,7 @@ from advdrop.sklearn.gain import Gain
 from advdrop.sklearn.labels import Array
 from advdrop.sklearn.progress import Progress
 from advdrop.sklearn.rows import Rows, measure_scale, scaled_rows
-from advdrop.sklearn.training import ANNEALED, Table, Training
+from advdrop.sklearn.training import ANNEALED, Table, Training, plain_modes
 from advdrop.trust import trust_in
 
 PARTS = 20
@@ -159,6 +159,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     def _collapse(self, outputs: Array, plain: Array) -> str:
         """Return what is wrong with predictions beside those of labels-only members, or nothing."""
 
+    @plain_modes()
     def _fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
         """Train new members.
 
@@ -218,6 +219,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         """Return the number of labels-only members that the blend needs."""
         return ceil(self.members * self.blend / (1 - self.blend)) if self.blend else 0
 
+    @plain_modes()
     def _partial_fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
         """Make one pass over these rows, with the full λ and the full learning rate.
 
@@ -408,6 +410,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         )
         return rows, table
 
+    @plain_modes()
     def _outputs(self, training: Training, x: Array) -> Array:
         """Return the outputs of each member without dropout, ``(K, N, C)``.
 

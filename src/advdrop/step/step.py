@@ -267,11 +267,15 @@ def weight_at(name: str, factors: tuple[Weight, ...], progress: float | None) ->
     weight = 1.0
     for factor in factors:
         value = factor(at) if callable(factor) else factor
-        if not isinstance(value, numbers.Real | Tensor):
+        if not isinstance(value, numbers.Real | Tensor) or (isinstance(value, Tensor) and value.numel() != 1):
             raise TypeError(f"a schedule of {name} must return a number, got {value!r} at progress={progress}")
-        weight *= float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an int that is too large for a float
+            number = math.inf
+        weight *= number
         # Each factor is checked: -3 times -3 is positive, and 0 times -3 is 0.
-        if not 0.0 <= float(value) < math.inf or weight == math.inf:
+        if not 0.0 <= number < math.inf or weight == math.inf:
             raise ValueError(
                 f"the weight of {name} must be finite and not negative, got {value!r} at progress={progress}"
             )

@@ -149,7 +149,7 @@ def test_without_a_name_the_suites_are_listed(capsys):
     assert main(["reproduce"]) == 0
     said = capsys.readouterr().out
     assert "table1: Table 1: MNIST; rows dropout, at, vat, pi, sadd, vadd-kl" in said
-    assert "columns svhn-1000, svhn-all, cifar10-4000, cifar10-all" in said
+    assert "columns svhn-1000, svhn-subset-1000, svhn-all, cifar10-4000, cifar10-all" in said
 
 
 @pytest.mark.parametrize(

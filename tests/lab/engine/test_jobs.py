@@ -102,7 +102,7 @@ def test_one_job_that_is_stopped_stops_all(tmp_path, monkeypatch):
 
 @pytest.fixture
 def _known_data(monkeypatch):
-    monkeypatch.setattr(jobs, "cached_data", lambda dataset, data_dir: rings())
+    monkeypatch.setattr(jobs, "cached_data", lambda *_: rings())
 
 
 def test_a_cell_is_trained_then_resumed_then_read(tmp_path):

@@ -319,7 +319,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 def test_results_that_were_edited_are_refused(name, tmp_path):
     run = create(tmp_path / "r")
     run.write_metrics([{"update": 4, "train/loss": 1.5}])
-    for path in (run.model, run.preprocess, run.card):
+    for path in (run.model, run.preprocess, run.card, run.samples):
         path.write_bytes(b"1.5")
     run.write_result({"test_error_percent": 1.5})
     changed(run.path / name, "1.5", "2.5")

@@ -103,7 +103,7 @@ class Train(Recipe):
     """Train one network, and write its configuration, metrics and weights to a folder.
 
     Methods: dropout, at, vat, pi, temporal, sajjadi, sadd, vadd-kl, vadd-qe, no-flips, entropy, mean-teacher, r-drop,
-    fraternal, and sums of them such as vadd-kl+vat.
+    fraternal, gamma, ladder, catgan, gan-fm, dsn, and sums of them such as vadd-kl+vat.
 
     Your own images are a folder with a folder for each class, or a CSV file with the columns path and label. Images in
     the folder unlabeled/ have no label and are used too. The images may have any size and color. Without a folder test/

@@ -44,7 +44,8 @@ RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.
 BEFORE = "before"
 """The folder of the result that an extended run had."""
 FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "answer.json", "tensorboard", BEFORE}
-"""What a run directory holds, beside hidden files. One that holds anything else is never replaced."""
+FILES |= {".lock", ".DS_Store"}
+"""What a run directory holds, beside unfinished files. One that holds anything else is never replaced."""
 MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
 
@@ -164,7 +165,7 @@ class RunDirectory:
             )
         if not self.seal:
             raise RunError(f"{self.path} is not a run that this program wrote, so --force will not replace it")
-        others = sorted(file.name for file in self.path.iterdir() if file.name not in FILES and file.name[0] != ".")
+        others = sorted(file.name for file in self.path.iterdir() if file.name not in FILES and not _is_part(file))
         if others:
             raise RunError(f"{self.path} also holds {others[0]}, so --force will not replace it; move that away first")
 
@@ -321,7 +322,7 @@ class RunDirectory:
         except Timeout:
             raise BusyError(f"{self.path} is being trained by another process") from None
         try:
-            for leftover in self.path.glob(".*.part"):  # a killed process was writing it
+            for leftover in filter(_is_part, self.path.iterdir()):  # a killed process was writing it
                 leftover.unlink(missing_ok=True)
             _sweep(self.path.parent)
             yield
@@ -379,6 +380,11 @@ def _exchange(new: Path, old: Path) -> None:
         aside.rename(old)
         raise
     aside.rename(new)
+
+
+def _is_part(path: Path) -> bool:
+    """Return True if ``written`` has named a file."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{12}\.part", path.name) is not None
 
 
 def _remove(path: Path) -> None:

@@ -44,8 +44,7 @@ RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.
 BEFORE = "before"
 """The folder of the result that an extended run had."""
 FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "answer.json", "tensorboard", BEFORE}
-FILES |= {".lock", ".DS_Store"}
-"""What a run directory holds, beside unfinished files. One that holds anything else is never replaced."""
+"""What a run directory holds, beside hidden files of this program. One that holds anything else is never replaced."""
 MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
 
@@ -97,6 +96,11 @@ class RunDirectory:
         """
 
         def copy(new: RunDirectory) -> None:
+            for file in self._others():
+                if file.is_dir() and not file.is_symlink():
+                    shutil.copytree(file, new.path / file.name, symlinks=True)
+                else:
+                    shutil.copy2(file, new.path / file.name, follow_symlinks=False)
             for name in ("tensorboard", BEFORE):
                 if (self.path / name).is_dir() and not (name == BEFORE and self.finished):
                     shutil.copytree(self.path / name, new.path / name)
@@ -165,9 +169,14 @@ class RunDirectory:
             )
         if not self.seal:
             raise RunError(f"{self.path} is not a run that this program wrote, so --force will not replace it")
-        others = sorted(file.name for file in self.path.iterdir() if file.name not in FILES and not _is_part(file))
-        if others:
-            raise RunError(f"{self.path} also holds {others[0]}, so --force will not replace it; move that away first")
+        if others := self._others():
+            name = others[0].name
+            raise RunError(f"{self.path} also holds {name}, so --force will not replace it; move that away first")
+
+    def _others(self) -> list[Path]:
+        """Return what is in the directory and not of this program."""
+        known = {*FILES, ".lock", ".DS_Store"}
+        return sorted(file for file in self.path.iterdir() if file.name not in known and not _is_part(file))
 
     @property
     def seal(self) -> str:

@@ -70,6 +70,18 @@ def test_an_extended_run_is_what_its_configuration_says(tmp_path, preset):
     assert same_numbers(tmp_path / "run", tmp_path / "fresh")
 
 
+def test_files_of_the_user_in_an_extended_run_stay(tmp_path):
+    done(tmp_path / "run")
+    mine = {"notes.txt": b"mine", ".hidden": b"too", "figures/a.svg": b"<svg/>"}
+    for name, content in mine.items():
+        (tmp_path / "run" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "run" / name).write_bytes(content)
+    (tmp_path / "run" / "link").symlink_to("nowhere")
+    extend(tmp_path / "run", 14)
+    assert mine.items() <= files(tmp_path / "run").items()
+    assert (tmp_path / "run" / "link").is_symlink()
+
+
 def test_until_there_is_a_new_result_the_old_one_stays(tmp_path, capsys):
     done(tmp_path / "run")
     old = files(tmp_path / "run")

@@ -89,6 +89,14 @@ def test_the_lock_is_free_again_afterwards(tmp_path):
         pass
 
 
+def test_what_a_killed_process_was_writing_into_a_run_is_removed_and_nothing_else(tmp_path):
+    run = create(tmp_path / "r")
+    for name in (".last.ckpt.0123456789ab.part", ".mine.part"):
+        (run.path / name).write_text("half")
+    with run.locked():
+        assert [name for name in names(run.path) if name.endswith("part")] == [".mine.part"]
+
+
 def test_a_result_that_is_not_there_says_how_to_get_it(tmp_path):
     run = create(tmp_path / "r")
     with pytest.raises(RunError, match=r"not finished; resume it with: advdrop train --resume .*r$"):
@@ -121,13 +129,12 @@ def test_a_folder_of_somebody_else_is_never_replaced(out, force, tmp_path, monke
     assert names(tmp_path / "precious") == ["config.yaml", "thesis.txt"]
 
 
-def test_a_run_with_a_file_of_the_user_is_not_replaced(tmp_path):
-    (create(tmp_path / "r").path / "notes.txt").write_text("mine")
-    with pytest.raises(
-        RunError, match=r"r also holds notes\.txt, so --force will not replace it; move that away first"
-    ):
+@pytest.mark.parametrize("name", ["notes.txt", ".notes", ".mine.part"])
+def test_a_run_with_a_file_of_the_user_is_not_replaced(name, tmp_path):
+    (create(tmp_path / "r").path / name).write_text("mine")
+    with pytest.raises(RunError, match=rf"r also holds {name}, so --force will not replace it; move that away first"):
         create(tmp_path / "r", force=True)
-    assert (tmp_path / "r" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "r" / name).read_text() == "mine"
 
 
 def test_no_run_is_made_inside_another(tmp_path):
@@ -319,8 +326,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 def test_results_that_were_edited_are_refused(name, tmp_path):
     run = create(tmp_path / "r")
     run.write_metrics([{"update": 4, "train/loss": 1.5}])
-    for path in (run.model, run.preprocess, run.card, run.samples):
-        path.write_bytes(b"1.5")
+    for other in {*rundir.RESULTS} - {"metrics.csv"}:
+        (run.path / other).write_bytes(b"1.5")
     run.write_result({"test_error_percent": 1.5})
     changed(run.path / name, "1.5", "2.5")
     run = RunDirectory.open(run.path)

@@ -44,7 +44,7 @@ RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.
 BEFORE = "before"
 """The folder of the result that an extended run had."""
 FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "answer.json", "tensorboard", BEFORE}
-"""What a run directory holds, beside hidden files. One that holds anything else is never replaced."""
+"""What a run directory holds, beside hidden files of this program. One that holds anything else is never replaced."""
 MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
 
@@ -96,6 +96,11 @@ class RunDirectory:
         """
 
         def copy(new: RunDirectory) -> None:
+            for file in self._others():
+                if file.is_dir() and not file.is_symlink():
+                    shutil.copytree(file, new.path / file.name, symlinks=True)
+                else:
+                    shutil.copy2(file, new.path / file.name, follow_symlinks=False)
             for name in ("tensorboard", BEFORE):
                 if (self.path / name).is_dir() and not (name == BEFORE and self.finished):
                     shutil.copytree(self.path / name, new.path / name)
@@ -164,9 +169,14 @@ class RunDirectory:
             )
         if not self.seal:
             raise RunError(f"{self.path} is not a run that this program wrote, so --force will not replace it")
-        others = sorted(file.name for file in self.path.iterdir() if file.name not in FILES and file.name[0] != ".")
-        if others:
-            raise RunError(f"{self.path} also holds {others[0]}, so --force will not replace it; move that away first")
+        if others := self._others():
+            name = others[0].name
+            raise RunError(f"{self.path} also holds {name}, so --force will not replace it; move that away first")
+
+    def _others(self) -> list[Path]:
+        """Return what is in the directory and not of this program."""
+        known = {*FILES, ".lock", ".DS_Store"}
+        return sorted(file for file in self.path.iterdir() if file.name not in known and not _is_part(file))
 
     @property
     def seal(self) -> str:
@@ -321,7 +331,7 @@ class RunDirectory:
         except Timeout:
             raise BusyError(f"{self.path} is being trained by another process") from None
         try:
-            for leftover in self.path.glob(".*.part"):  # a killed process was writing it
+            for leftover in filter(_is_part, self.path.iterdir()):  # a killed process was writing it
                 leftover.unlink(missing_ok=True)
             _sweep(self.path.parent)
             yield
@@ -379,6 +389,11 @@ def _exchange(new: Path, old: Path) -> None:
         aside.rename(old)
         raise
     aside.rename(new)
+
+
+def _is_part(path: Path) -> bool:
+    """Return True if ``written`` has named a file."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{12}\.part", path.name) is not None
 
 
 def _remove(path: Path) -> None:

@@ -69,11 +69,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "harm-data": ("harm", harm.gains),
     "harm-line": ("harm", harm.in_a_line),
     "harm-text": ("harm", harm.by_labels),
-    "text-look": ("text", lambda rows: text.accuracies(rows, text.LOOK)),
-    "text-look-tests": ("text", lambda rows: text.tests(rows, text.LOOK)),
-    "text-choose": ("text", lambda rows: text.accuracies(rows, text.CHOOSE)),
-    "text-choose-tests": ("text", lambda rows: text.tests(rows, text.CHOOSE)),
-    "text-settings": ("text", text.settings),
     "text-cost": ("text-cost", text.cost_table),
 }
 

@@ -357,7 +357,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             warnings.warn(
                 f"the predictions for unlabeled rows collapse: {reason}. The rest of the training uses the labels "
                 "alone. A smaller weight may help, or unlabeled rows do not help on these data",
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _held_out(self, training: Training, x: Array, fold: Array) -> Array:

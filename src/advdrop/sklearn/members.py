@@ -29,8 +29,8 @@ class MemberLinear(nn.Module):
     def __init__(self, members: int, inputs: int, outputs: int, shared: bool = False) -> None:
         super().__init__()
         self.members, self.shared = members, shared
-        self.weight = nn.Parameter(torch.randn(members, inputs, outputs, dtype=torch.float32) * math.sqrt(2 / inputs))
-        self.bias = nn.Parameter(torch.zeros(members, 1, outputs, dtype=torch.float32))
+        self.weight = nn.Parameter(torch.randn(members, inputs, outputs) * math.sqrt(2 / inputs))
+        self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of all members."""

@@ -47,8 +47,15 @@ def threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def plain_modes() -> Iterator[None]:
-    """Leave the modes of the caller, which an estimator does not depend on: no gradients, inference and autocast."""
+    """Leave the modes of the caller, which an estimator does not depend on.
+
+    They are: no gradients, inference, autocast, and another default type than float32.
+    """
+    before = torch.get_default_dtype()
     with ExitStack() as stack:
+        if before != torch.float32:
+            stack.callback(torch.set_default_dtype, before)
+            torch.set_default_dtype(torch.float32)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):

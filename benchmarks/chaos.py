@@ -98,6 +98,7 @@ def run(arguments: list[str], folder: Path, *, after: float | None = None, by: i
     """
     with TemporaryDirectory() as place:
         log = Path(place) / "log"
+        log.touch()  # a process may be killed before it opens it
         child = os.fork()
         if not child:
             _become(arguments, folder, log)

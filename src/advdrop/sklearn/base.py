@@ -159,7 +159,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     def _collapse(self, outputs: Array, plain: Array) -> str:
         """Return what is wrong with predictions beside those of labels-only members, or nothing."""
 
-    @plain_modes()
     def _fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
         """Train new members.
 
@@ -219,7 +218,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         """Return the number of labels-only members that the blend needs."""
         return ceil(self.members * self.blend / (1 - self.blend)) if self.blend else 0
 
-    @plain_modes()
     def _partial_fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
         """Make one pass over these rows, with the full λ and the full learning rate.
 
@@ -276,6 +274,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             confidence=0.0 if numbers else 1.0,
         )
 
+    @plain_modes()
     def _training(self, arm: str, outputs: int, members: int, groups: int = 1) -> Training:
         """Return new members and their optimizer."""
         device, seed = torch.device(self.device), derived_seed(self._seed, arm)
@@ -297,6 +296,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
                 learning_rate=float(self.learning_rate),
                 seed=seed,
                 device=device,
+                dtype=torch.float32,
             )
 
     def _trained(
@@ -394,6 +394,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         gains = with_rows - without
         self.unlabeled_gain_ = Gain.of(gains)
 
+    @plain_modes()
     def _table(self, x: Array, y: Array, labeled: Array, weights: Array | None) -> tuple[Array, Table]:
         """Return the positions of the labeled rows, and the rows to train on."""
         if weights is not None:
@@ -410,7 +411,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         )
         return rows, table
 
-    @plain_modes()
     def _outputs(self, training: Training, x: Array) -> Array:
         """Return the outputs of each member without dropout, ``(K, N, C)``.
 
@@ -445,6 +445,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         return np.concatenate([np.stack([self._mean(one[None]) for one in self._outputs(arm, x)]) for arm in arms])
 
 
+@plain_modes()
 @torch.no_grad()
 def _members_outputs(training: Training, rows: Rows) -> Array:
     """Return the outputs of each member for scaled rows, ``(K, N, C)``, in their precision."""

@@ -140,6 +140,7 @@ class Training:
         learning_rate: of Adam, before it is annealed.
         seed: of the order of the rows and the masks. The initial weights come from torch's global generator.
         device: where to train.
+        dtype: of the weights; torch's default if it is None.
 
     Attributes:
         trust: a factor of λ, 1 at first; 0 leaves the term out.
@@ -163,9 +164,11 @@ class Training:
         learning_rate: float,
         seed: int,
         device: torch.device,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.members = members
-        self.network = perceptrons(members, [features, *hidden], outputs, AdversarialDropout(p, delta)).to(device)
+        layer = AdversarialDropout(p, delta)
+        self.network = perceptrons(members, [features, *hidden], outputs, layer).to(device, dtype)
         self.batch_size, self.unlabeled_batch_size = batch_size, unlabeled_batch_size
         self.learning_rate = learning_rate
         self.seed = seed
@@ -182,6 +185,7 @@ class Training:
         self._updates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self._parameters]
         self._small = batch_size * max(weight.numel() for weight in self._parameters) <= SMALL
 
+    @plain_modes()
     def train(self, table: Table, updates: int, begin: float, end: float) -> float:
         """Make some updates and return the mean loss.
 

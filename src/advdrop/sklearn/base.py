@@ -296,7 +296,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
                 learning_rate=float(self.learning_rate),
                 seed=seed,
                 device=device,
-                dtype=torch.float32,
             )
 
     def _trained(
@@ -357,7 +356,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             warnings.warn(
                 f"the predictions for unlabeled rows collapse: {reason}. The rest of the training uses the labels "
                 "alone. A smaller weight may help, or unlabeled rows do not help on these data",
-                stacklevel=6,
+                stacklevel=5,
             )
 
     def _held_out(self, training: Training, x: Array, fold: Array) -> Array:

@@ -140,7 +140,6 @@ class Training:
         learning_rate: of Adam, before it is annealed.
         seed: of the order of the rows and the masks. The initial weights come from torch's global generator.
         device: where to train.
-        dtype: of the weights; torch's default if it is None.
 
     Attributes:
         trust: a factor of λ, 1 at first; 0 leaves the term out.
@@ -164,11 +163,10 @@ class Training:
         learning_rate: float,
         seed: int,
         device: torch.device,
-        dtype: torch.dtype | None = None,
     ) -> None:
         self.members = members
         layer = AdversarialDropout(p, delta)
-        self.network = perceptrons(members, [features, *hidden], outputs, layer).to(device, dtype)
+        self.network = perceptrons(members, [features, *hidden], outputs, layer).to(device)
         self.batch_size, self.unlabeled_batch_size = batch_size, unlabeled_batch_size
         self.learning_rate = learning_rate
         self.seed = seed

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy
+import chaos
 import choosing
 import depth
 import engine
@@ -44,6 +45,7 @@ PAGES = (
     "docs/figures.md",
     "docs/does-it-help.md",
     "docs/choosing.md",
+    "docs/reliability.md",
     "docs/text.md",
 )
 IMAGES = ROOT / "docs/images"
@@ -59,6 +61,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
+    "chaos": ("chaos", chaos.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
     "harm-choose": ("harm", lambda rows: harm.few(rows, "choose")),
     "harm-image": ("harm", harm.image_errors),

@@ -22,6 +22,7 @@ settings.load_profile("advdrop")
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+    torch.set_flush_denormal(False)  # some libraries switch it on when they are loaded, and small numbers become 0
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ the tokens and a new linear classifier are trained. "frozen" methods get the mea
 encoder and train nothing else.
 
 All methods see the same labeled and unlabeled rows, start from the same weights, and draw the same labeled batches in
-the same order. Every method has a few settings. The best one on Rotten Tomatoes, over all numbers of labels that were
-run there, is the one that runs on IMDB; IMDB is looked at once. What is in the record already is not run again.
+the same order. Every method has a few settings. All of them run with the first seeds on Rotten Tomatoes. The best one
+there, over all numbers of labels, runs with the other seeds and on IMDB; IMDB is looked at once. What is in the record
+already is not run again.
 
 ``--cost`` measures a step of the whole encoder beside one with cross-entropy alone, and its memory. ``--trainer`` fine-
 tunes the whole encoder with ``AdversarialDropoutTrainer``, as a check of the path that users take.
@@ -72,6 +73,7 @@ UPDATES, BATCH = 100, 16
 RATE, HEAD_RATE = 5e-5, 2e-3
 """The largest learning rates of the encoder and of the classifier."""
 BASELINE = "cross-entropy"
+Rows = list[dict[str, Any]]
 
 
 # ------------------------------------------------------------------------------------------------------------ the data
@@ -316,21 +318,26 @@ def key(name: str, labels: int, seed: int, method: str, setting: str) -> dict[st
     return {"data": name, "labels": labels, "seed": seed, "method": method, "setting": setting}
 
 
-def best(rows: list[dict[str, Any]], method: str) -> str:
+def best(rows: Rows, method: str) -> str:
     """Return the setting with the highest mean accuracy on the data to choose on, where all settings were run.
 
     An error says if there is no such place.
     """
     if method in FROZEN:
         return ""
+    whole = beside(rows, method)
+    if not whole:
+        raise ValueError(f"{method}: run its settings on {CHOOSE} first")
+    return max(TRAINED[method], key=lambda setting: fmean(values[setting] for values in whole))
+
+
+def beside(rows: Rows, method: str) -> list[dict[str, float]]:
+    """Return the accuracies of all settings of a method, for each seed and number of labels that has all of them."""
     found: dict[tuple[int, int], dict[str, float]] = {}
     for row in rows:
         if (row["data"], row["method"]) == (CHOOSE, method):
             found.setdefault((row["labels"], row["seed"]), {})[row["setting"]] = row["accuracy"]
-    whole = [values for values in found.values() if set(values) >= set(TRAINED[method])]
-    if not whole:
-        raise ValueError(f"{method}: run its settings on {CHOOSE} first")
-    return max(TRAINED[method], key=lambda setting: fmean(values[setting] for values in whole))
+    return [values for values in found.values() if set(values) >= set(TRAINED[method])]
 
 
 # ---------------------------------------------------------------------------------------------------------- the tables
@@ -339,7 +346,7 @@ def best(rows: list[dict[str, Any]], method: str) -> str:
 Found = dict[str, dict[int, float]]
 
 
-def found_on(rows: list[dict[str, Any]], name: str, labels: int) -> Found:
+def found_on(rows: Rows, name: str, labels: int) -> Found:
     """Return the accuracy of each method for each seed, with its best setting."""
     chosen: Found = {}
     for method in METHODS:
@@ -360,7 +367,7 @@ def compared(found: Found, method: str) -> Paired | None:
     return paired(found[method], found[baseline]) if method != baseline and baseline in found else None
 
 
-def accuracies(rows: list[dict[str, Any]], name: str) -> str:
+def accuracies(rows: Rows, name: str) -> str:
     """The mean accuracy of each method for each number of labels, in percent."""
     numbers = sorted({row["labels"] for row in rows if row["data"] == name})
     by_labels = {labels: found_on(rows, name, labels) for labels in numbers}
@@ -374,7 +381,7 @@ def accuracies(rows: list[dict[str, Any]], name: str) -> str:
     return text_table(["method", "setting", *(f"{labels} labels" for labels in numbers)], lines) + "\n"
 
 
-def tests(rows: list[dict[str, Any]], name: str) -> str:
+def tests(rows: Rows, name: str) -> str:
     """What each method gains over its baseline: the mean with its 95 % interval, and two tests of the paired seeds."""
     lines = []
     for labels in sorted({row["labels"] for row in rows if row["data"] == name}):
@@ -390,17 +397,16 @@ def tests(rows: list[dict[str, Any]], name: str) -> str:
     return text_table(["labels", "method", "gain", "p (t-test)", "p (Wilcoxon)", "seeds"], lines) + "\n"
 
 
-def settings(rows: list[dict[str, Any]]) -> str:
-    """All settings on the data to choose on: the mean accuracy over all fits, and which one was chosen."""
+def settings(rows: Rows) -> str:
+    """All settings on the data to choose on: their mean accuracy side by side, and which one was chosen."""
     lines = []
     for method, options in TRAINED.items():
-        own = [row for row in rows if (row["data"], row["method"]) == (CHOOSE, method)]
-        chosen = best(rows, method) if {row["setting"] for row in own} >= set(options) else None
-        for setting in options:
-            found = [row["accuracy"] for row in own if row["setting"] == setting]
-            if found:
+        if whole := beside(rows, method):
+            chosen = best(rows, method)
+            for setting in options:
+                accuracy_of = fmean(values[setting] for values in whole)
                 mark = "chosen" if setting == chosen else ""
-                lines.append([method, setting, f"{fmean(found):.1f}", str(len(found)), mark])
+                lines.append([method, setting, f"{accuracy_of:.1f}", str(len(whole)), mark])
     return text_table(["method", "setting", "accuracy", "fits", ""], lines) + "\n"
 
 
@@ -447,7 +453,7 @@ def cost(method: str, repeats: int) -> dict[str, Any]:
     return {"method": method, **times[method], "ratio": ratio, "peak_memory_mb": memory, "threads": threads}
 
 
-def cost_table(rows: list[dict[str, Any]]) -> str:
+def cost_table(rows: Rows) -> str:
     """The table of the page."""
     lines = [
         [row["method"], f"{row['median_ms']:.0f}", f"{row['ratio']:.2f}x", f"{row['peak_memory_mb']:.0f} MB"]
@@ -487,16 +493,15 @@ def with_the_trainer(labels: int = 100, updates: int = 40, unlabeled: int = 1000
     return 100 * float((found.predictions.argmax(1) == found.label_ids).mean())
 
 
-def plan(options: argparse.Namespace, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows that are to be measured: all settings on the data to choose on, the best ones elsewhere."""
+def plan(name: str, seeds: range, choosing: bool, options: argparse.Namespace, rows: Rows) -> Rows:
+    """Return the rows that are to be measured: all settings where settings are chosen, the best ones elsewhere."""
     methods = options.methods or METHODS
     return [
         key(name, labels, seed, method, setting)
-        for name in options.data
-        for seed in range(options.seeds)
+        for seed in seeds
         for labels in options.labels
         for method in methods
-        for setting in ([""] if method in FROZEN else TRAINED[method] if name == CHOOSE else [best(rows, method)])
+        for setting in (TRAINED[method] if choosing and method in TRAINED else [best(rows, method)])
     ]
 
 
@@ -506,6 +511,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=(CHOOSE, LOOK), default=[CHOOSE, LOOK])
     parser.add_argument("--labels", type=int, nargs="+", default=[20, 100, 500])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--choose-seeds", type=int, default=2, help="so many of them run all settings of a method")
     parser.add_argument("--methods", nargs="+", choices=METHODS, help="only these")
     parser.add_argument("--cost", action="store_true", help="the time and the memory of a step instead")
     parser.add_argument("--repeats", type=int, default=15, help="with --cost: rounds to take the median of")
@@ -528,9 +534,13 @@ def main() -> None:
         print(cost_table(rows))
         return
     torch.set_num_threads(1)
-    for name in options.data:
-        options.data = [name]  # the settings for the second data set are known after the first
-        todo = plan(options, rows)
+    first = min(options.choose_seeds, options.seeds)
+    stages = [(CHOOSE, range(first), True), (CHOOSE, range(first, options.seeds), False)]
+    stages.append((LOOK, range(options.seeds), False))
+    for name, seeds, choosing in stages:
+        if name not in options.data:
+            continue
+        todo = plan(name, seeds, choosing, options, rows)  # the best settings are known after the first stage
         for number, wanted in enumerate(todo):
             if not any(all(row[k] == v for k, v in wanted.items()) for row in rows):
                 progress(f"{number + 1} of {len(todo)}: {', '.join(map(str, wanted.values()))}")

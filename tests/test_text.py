@@ -80,13 +80,15 @@ def test_the_best_setting_is_that_of_the_seeds_that_all_settings_have():
 
 def test_all_settings_where_they_are_chosen_and_the_best_one_elsewhere():
     found = rows({"α=1": [70.0], "α=5": [71.0]})
-    options = argparse.Namespace(methods=["R-Drop", "frozen: advdrop"], data=[CHOOSE], seeds=2, labels=[20])
-    assert [row["setting"] for row in plan(options, [])] == ["α=1", "α=5", "", "α=1", "α=5", ""]
-    options.data = [LOOK]
-    assert [(row["method"], row["setting"]) for row in plan(options, found)][:2] == [
-        ("R-Drop", "α=5"),
-        ("frozen: advdrop", ""),
-    ]
+    options = argparse.Namespace(methods=["R-Drop", "frozen: advdrop"], labels=[20])
+    chosen = plan(CHOOSE, range(2), True, options, [])
+    assert [row["setting"] for row in chosen] == ["α=1", "α=5", "", "α=1", "α=5", ""]
+    for name in (CHOOSE, LOOK):
+        later = plan(name, range(2, 3), False, options, found)
+        assert [(row["seed"], row["method"], row["setting"]) for row in later] == [
+            (2, "R-Drop", "α=5"),
+            (2, "frozen: advdrop", ""),
+        ]
 
 
 def test_the_tables():
@@ -100,4 +102,6 @@ def test_the_tables():
     assert [cell.strip() for cell in line.split("|")[1:-1]] == ["20", "R-Drop", "+1.8 ± 1.9", "0.053", "0.250", "3"]
     assert text.settings(chosen).count("chosen") == 2
     assert text.settings(chosen[1:]).count("chosen") == 1  # not all settings of R-Drop were run
+    more = chosen + rows({"α=5": [71.0, 99.0]})  # the second seed has only the chosen setting
+    assert text.settings(more) == text.settings(chosen)
     assert set(METHODS) == {*TRAINED, *FROZEN}

@@ -26,9 +26,9 @@ import search
 import step
 import text
 from advdrop.lab.records.measurement import measurements
-from advdrop.lab.report.charts import standalone
+from advdrop.lab.report.charts import Figure, standalone
 from advdrop.lab.report.collect import collect
-from advdrop.lab.report.figures import overview
+from advdrop.lab.report.figures import overview, sensitivities
 from advdrop.lab.report.formats import main_table, markdown
 from advdrop.lab.report.sections import in_words
 from advdrop.lab.report.studies import studies_of
@@ -70,6 +70,11 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "harm-line": ("harm", harm.in_a_line),
     "harm-text": ("harm", harm.by_labels),
     "text-cost": ("text-cost", text.cost_table),
+    "text-look": ("text", lambda rows: text.accuracies(rows, text.LOOK)),
+    "text-look-tests": ("text", lambda rows: text.tests(rows, text.LOOK)),
+    "text-choose": ("text", lambda rows: text.accuracies(rows, text.CHOOSE)),
+    "text-choose-tests": ("text", lambda rows: text.tests(rows, text.CHOOSE)),
+    "text-settings": ("text", text.settings),
 }
 
 
@@ -86,9 +91,25 @@ def in_short(results: Path) -> str:
     )
 
 
+def sensitivity(results: Path) -> dict[str, Figure]:
+    """Return the charts of the error against each setting, by the names of their files."""
+    return {
+        f"{table.name}-{number}.svg": figure
+        for table in collect([results])
+        for number, figure in enumerate(sensitivities(table))
+    }
+
+
+def settings_shown(results: Path) -> str:
+    """Return the charts of the error against each setting, for a page."""
+    shown = [f"![{figure.title}.](images/{name})" for name, figure in sensitivity(results).items()]
+    return "\n\n".join(shown) + "\n"
+
+
 MADE: dict[str, Callable[[Path], str]] = {
     "answer": in_short,
     "choosing": choosing.decisions,
+    "sensitivity": settings_shown,
     "table1": lambda results: f"{main_table(table1(results))}\n",
     "ledger": lambda results: markdown(collect([results])),
     "studies": lambda results: markdown([], studies_of(measurements(results))),
@@ -115,6 +136,7 @@ def images(results: Path = ROOT / "results") -> dict[str, str]:
     longer = table1(results, "long")
     if seeds := seed_lines(longer, longer.columns[0]):
         drawn[f"{longer.name}-seeds.svg"] = standalone(seeds)
+    drawn |= {name: standalone(figure) for name, figure in sensitivity(results).items()}
     for study in studies_of(measurements(results)):
         first = study.measurements[0]
         for number, figure in enumerate(study.figures):

@@ -84,3 +84,18 @@ def test_the_units_follow_from_the_shape(shape, sides):
     model = mnist_cnn(None, shape)
     assert above(model)[1].in_features == 128 * sides[0] * sides[1]
     assert model(torch.randn(2, *shape)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("earlier", "units"), [(0, (2048,)), (1, (64, 7, 7)), (2, (32, 14, 14))])
+def test_the_layer_changes_places_with_the_dropout_of_an_earlier_pooling(earlier, units):
+    model = mnist_cnn(AdversarialDropout(0.3, 0.01), dropout=0.2, earlier=earlier)
+    assert below(model)(torch.randn(2, 1, 28, 28)).shape == (2, *units)
+    others = [m.p for m in model if isinstance(m, nn.Dropout) and not isinstance(m, AdversarialDropout)]
+    assert others == ([0.2, 0.2] if earlier == 0 else [0.2, 0.3])
+    assert list(model.state_dict()) == list(mnist_cnn().state_dict())
+
+
+@pytest.mark.parametrize("earlier", [-1, 3, 0.5])
+def test_there_are_three_poolings(earlier):
+    with pytest.raises(ValueError, match=f"earlier must be 0, 1 or 2, because .* three poolings, got {earlier}"):
+        mnist_cnn(earlier=earlier)

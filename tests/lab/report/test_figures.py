@@ -4,7 +4,8 @@ import pytest
 
 from advdrop.lab.records.record import ERROR
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.figures import confusion_figure, curves, figures, overview, overviews
+from advdrop.lab.report.figures import confusion_figure, curves, figures, overview, overviews, sensitivities
+from advdrop.lab.suites.suite import Curve
 from ledger import loose_of, run_of
 
 COST = " against training cost"
@@ -180,3 +181,17 @@ def test_a_confusion_matrix_has_the_shares_of_each_class(answer):
     )
     assert re.findall(r">([\d<]+)</text>", drawn.svg) == ["75", "25", "100"]
     assert drawn.note == "Percent of the test images of each class over 2 seeds. Blue is right, orange is wrong."
+
+
+def test_the_error_against_a_setting_has_the_mean_of_each_row_that_was_run(suite):
+    curve = Curve(title="the weight", values={"vadd": "0.3", "pi": "1", "dropout": "3"})
+    assert {*curve.values} <= {*suite.rows}
+    drawn = suite.model_copy(update={"curves": (curve,)})
+    runs = [run_of(suite, "pi", seed, (20.0, last)) for seed, last in enumerate((4.0, 6.0))]
+    assert sensitivities(table(drawn, *runs)) == []  # one row is no curve
+    (figure,) = sensitivities(table(drawn, *runs, run_of(suite, "vadd", 0, (20.0, 3.0))))
+    assert figure.title.startswith("Test error against the weight, ")
+    assert "0.3: 3.00 %; 1: 5.00 %." in figure.svg
+    assert "dots are seeds" in figure.note
+    assert figure in figures(table(drawn, *runs, run_of(suite, "vadd", 0, (20.0, 3.0))))
+    assert sensitivities(table(suite, *runs)) == []

@@ -159,6 +159,23 @@ def test_runs_without_differences_share_a_fingerprint(small):
     assert fingerprint(base) != fingerprint(half)
 
 
+def test_a_place_of_the_layer_makes_another_run_and_the_papers_place_does_not():
+    suite = Suite.load("sensitivity")
+    base, first = (config(suite, Key("1000", row, 0)) for row in ("base", "first-pooling"))
+    assert differences(first, base) == ["network.earlier"]
+    assert fingerprint(first) != fingerprint(base)
+    assert fingerprint(base) == fingerprint(config(Suite.load("table1"), Key("1000", "vadd-kl", 0)))
+
+
+def test_a_curve_of_an_unknown_row_is_refused(tmp_path):
+    path = small_suite(tmp_path)
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values["curves"] = [{"title": "weight", "values": {"vadd-kl": "1", "vadd-qe": "2"}}]
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    with pytest.raises(ConfigError, match="curves has row"):
+        Suite.load(str(path))
+
+
 @pytest.mark.parametrize("name", ["..", ".hidden", "a/b", ""])
 def test_no_name_of_a_suite_leaves_its_folder(tmp_path, name):
     path = small_suite(tmp_path)

@@ -92,6 +92,7 @@ class MnistCnn(Network):
     kernel: Count = Field(3, description="size of the kernels; the paper prints 1")
     dropout: Share = Field(0.5, description="DROP probability after the first two poolings")
     batch_norm: bool = Field(False, description="batch norm after each convolution; the paper has none")
+    earlier: int = Field(0, ge=0, le=2, description="how many poolings earlier than in the paper the layer stands")
 
 
 class ConvLarge(Network):

@@ -31,6 +31,7 @@ def mnist_cnn(
     kernel: int = 3,
     dropout: float = 0.5,
     batch_norm: bool = False,
+    earlier: int = 0,
 ) -> nn.Sequential:
     """Three convolutions of 32, 64 and 128 filters, adversarial dropout on the 2048 features, two dense layers.
 
@@ -42,6 +43,8 @@ def mnist_cnn(
         dropout: the drop probability after the first two poolings.
         batch_norm: batch norm after each convolution. The table has none. With it, and with less dropout, the network
             learns in a third of the updates.
+        earlier: how many poolings earlier than in the paper the layer stands. It changes places with the dropout there,
+            which then drops the features with the layer's p.
 
     Shape: ``(B, 1, 28, 28) -> (B, C)``; "same" pooling takes 28 to 14, 7 and 4, hence 128·4·4 = 2048.
 
@@ -52,15 +55,20 @@ def mnist_cnn(
     channels, height, width = image_shape("mnist-cnn", shape)
     if kernel % 2 == 0:
         raise ValueError(f"kernel must be odd, got {kernel}")
+    if earlier not in range(3):
+        raise ValueError(f"earlier must be 0, 1 or 2, because the network has three poolings, got {earlier!r}")
+    layer = layer or AdversarialDropout(p=0.5, delta=0.005)
+    noise: list[nn.Module] = [Dropout(dropout), Dropout(dropout), Dropout(layer.p)]
+    noise[2 - earlier] = layer
     units = 128 * math.ceil(height / 8) * math.ceil(width / 8)
     model = nn.Sequential(
         *_mnist_block(channels, 32, kernel, batch_norm),
-        Dropout(dropout),
+        noise[0],
         *_mnist_block(32, 64, kernel, batch_norm),
-        Dropout(dropout),
+        noise[1],
         *_mnist_block(64, 128, kernel, batch_norm),
         nn.Flatten(),
-        layer or AdversarialDropout(p=0.5, delta=0.005),
+        noise[2],
         nn.Linear(units, 625),
         nn.ReLU(),
         nn.Linear(625, classes),

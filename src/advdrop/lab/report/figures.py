@@ -59,7 +59,7 @@ def figures(results: Results) -> list[Figure]:
             for title, x, y, lines, note in charts
             if any(len(line.x) > 1 for line in lines.values())
         ]
-    return found + sample_figures(results)
+    return sensitivities(results) + found + sample_figures(results)
 
 
 def _varies(line: Line) -> bool:
@@ -73,6 +73,33 @@ def _with_bands(title: str, x: str, y: str, lines: Sequence[Line], note: str) ->
     log = "error" in y and min(values) > 0 and max(values) > WIDE * min(values)
     bands = "Bands: one standard deviation over seeds." if any(line.low for line in lines) else ""
     return chart(lines, title, x, y, log=log, note=f"{note} {bands}".strip())
+
+
+def sensitivities(results: Results) -> list[Figure]:
+    """Draw the test error against each setting that the suite names: the mean, and a dot for each seed."""
+    found = []
+    for column in results.columns:
+        for curve in results.suite.curves:
+            known = {row: results.entries[row, column] for row in curve.values if results.entries[row, column].summary}
+            if len(known) < 2:
+                continue
+            title = f"Test error against {curve.title}, {results.suite.columns[column].name}"
+            places = range(len(known))
+            means = [fmean(entry.errors.values()) for entry in known.values()]
+            labels = [curve.values[row] for row in known]
+            with drawing(title, 230) as (drawn, save):
+                axes = drawn.subplots()
+                axes.plot(places, means, color=COLORS[1], marker="s")
+                for place, entry in zip(places, known.values(), strict=True):
+                    errors = [*entry.errors.values()]
+                    axes.plot([place] * len(errors), errors, "o", color=COLORS[2], alpha=0.6, markersize=4)
+                axes.set(xticks=places, ylabel="test error %")
+                axes.set_xticklabels([plain(label, 14) for label in labels], fontsize=10)
+                axes.grid(axis="y")
+                said = "; ".join(f"{label}: {mean:.2f} %" for label, mean in zip(labels, means, strict=True))
+                svg = save(f"{title}. {said}.")
+            found.append(Figure(title, svg, "Squares are means, dots are seeds. The axis does not begin at zero."))
+    return found
 
 
 def overviews(results: Results) -> list[Figure]:

@@ -21,7 +21,14 @@ HABITS = ("engine.checkpoint_seconds", "engine.tensorboard")
 """Settings that make no other run: where it computes, and what it writes during the training."""
 
 
-OPTIONAL = (("", "unlabeled"), ("", "start"), ("data", "size"), ("data", "color"), ("training", "earlier"))
+OPTIONAL = (
+    ("", "unlabeled"),
+    ("", "start"),
+    ("data", "size"),
+    ("data", "color"),
+    ("network", "earlier"),
+    ("training", "earlier"),
+)
 """Keys that records of the first version do not have. Without a value they make no other fingerprint."""
 
 
@@ -79,6 +86,13 @@ class Protocol(Section):
     without: dict[str, str] = Field({}, description="rows and columns that it leaves out unless asked for, and why")
 
 
+class Curve(Section):
+    """Rows that differ in one setting, for a chart of the test error against it."""
+
+    title: str
+    values: dict[str, str] = Field(min_length=2, description="the value of the setting in each row, in order")
+
+
 class Key(NamedTuple):
     """The place of a run in a suite."""
 
@@ -102,12 +116,15 @@ class Suite(Section):
     columns: dict[str, Column]
     rows: dict[str, Row]
     compare: tuple[tuple[str, str], ...] = Field((), description="pairs of rows that are compared seed by seed")
+    curves: tuple[Curve, ...] = Field((), description="charts of the error against one setting")
     protocols: dict[str, Protocol]
 
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
         for pair in self.compare:
             check_known("compare has row", pair, self.rows)
+        for curve in self.curves:
+            check_known("curves has row", curve.values, self.rows)
         for key, protocol in self.protocols.items():
             check_known(f"protocols.{key}.columns has", protocol.columns, self.columns)
             check_known(f"protocols.{key}.without has", protocol.without, [*self.rows, *self.columns])
@@ -207,7 +224,7 @@ def fingerprint(config: RunConfig) -> str:
     values = config.model_dump(mode="json", exclude={"data_dir", "engine"})
     for section, key in OPTIONAL:
         place = values[section] if section else values
-        if not place[key]:
-            del place[key]
+        if not place.get(key):
+            place.pop(key, None)
     text = yaml.safe_dump([values, config.engine.precision, config.engine.clip])
     return hashlib.sha256(text.encode()).hexdigest()[:8]

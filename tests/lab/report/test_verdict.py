@@ -28,6 +28,12 @@ def test_so_many_seeds_show_the_difference_and_two_fewer_do_not(std, difference)
         assert bool(found.mean() > 0.79) == enough
 
 
+def test_two_seeds_do_not_tell_how_many_are_needed(suite):
+    (line,) = verdict_lines(table(suite, (1.0, 1.2), (0.9, 0.9)), "20")
+    assert line.startswith("VAdD (KL) against Π model: difference -0.20")
+    assert "takes" not in line
+
+
 def test_a_line_has_the_difference_its_interval_and_the_seeds_that_are_needed(suite):
     # Differences -0.1, -0.3, -0.2: mean -0.2, standard deviation 0.1, t(0.975, 2) = 4.303, margin 4.303 · 0.1 / √3.
     (line,) = verdict_lines(table(suite, (1.0, 1.2, 1.1), (0.9, 0.9, 0.9)), "20")

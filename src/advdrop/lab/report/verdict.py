@@ -12,6 +12,8 @@ SMALL = 0.05
 """A difference of errors, in points, that would still matter."""
 MOST = 1000
 """No more seeds than these are asked for."""
+FEWEST = 3
+"""The spread of fewer seeds says nothing about how many are needed."""
 ACROSS = 3
 """The number of pairs side by side in the figure."""
 LOWER, HIGHER, EQUAL = COLORS[1], COLORS[2], COLORS[0]
@@ -37,7 +39,7 @@ def verdict_lines(results: Results, column: str) -> list[str]:
         one, other = (results.suite.rows[row].name for row in (comparison.one, comparison.other))
         text = f"{one} against {other}: {numbers(comparison.found, comparison.holm_p)}"
         differences = [mine - its for its, mine in _errors(results, comparison).values()]
-        if comparison.found.difference.margin is not None:
+        if comparison.found.n >= FEWEST:
             needed = seeds_needed(stdev(differences))
             many = f"{needed} seeds" if needed else f"more than {MOST:,} seeds"
             text += f"; to show a difference of {SMALL} takes {many}"

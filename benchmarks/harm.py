@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
@@ -244,16 +244,20 @@ def by_labels(rows: list[dict[str, Any]]) -> str:
     return text_table(["method", *(f"{2 * number} labels" for number in numbers)], lines) + "\n"
 
 
-def image_errors(rows: list[dict[str, Any]]) -> str:
-    """The images: the mean error of each method on each data set, in percent, over the splits that all were run on."""
+def image_errors(rows: list[dict[str, Any]], methods: tuple[str, ...] = (BASELINE, "Π model", OURS)) -> str:
+    """The images: the mean error of each method on each data set, in percent, over the splits that all were run on.
+
+    The last column compares the last method with the first one, ± two standard errors over the splits.
+    """
     chosen = pairs([row for row in rows if row["data"] in data.names("image")])
-    whole = {pair: found for pair, found in chosen.items() if set(IMAGE_METHODS) <= set(found)}
+    whole = {pair: found for pair, found in chosen.items() if set(methods) <= set(found)}
     lines = []
     for name, accuracies in by_data(whole).items():
-        splits = sum(other == name for other, _ in whole)
-        errors = [f"{100 - accuracies[method]:.2f}" for method in IMAGE_METHODS]
-        lines.append([name, data.half(name), str(splits), *errors])
-    return text_table(["data", "half", "splits", *IMAGE_METHODS], lines) + "\n"
+        errors = [f"{100 - accuracies[method]:.2f}" for method in methods]
+        fewer = [found[methods[0]] - found[methods[-1]] for (other, _), found in whole.items() if other == name]
+        margin = f" ± {2 * stdev(fewer) / len(fewer) ** 0.5:.2f}" if len(fewer) > 1 else ""
+        lines.append([name, data.half(name), str(len(fewer)), *errors, f"{fmean(fewer):+.2f}{margin}"])
+    return text_table(["data", "half", "splits", *methods, f"change from {methods[0]}"], sorted(lines)) + "\n"
 
 
 def tables(rows: list[dict[str, Any]], labels: int = 10) -> list[tuple[str, float, float]]:

@@ -65,6 +65,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
     "harm-choose": ("harm", lambda rows: harm.few(rows, "choose")),
     "harm-image": ("harm", harm.image_errors),
+    "harm-image-flips": ("harm", lambda rows: harm.image_errors(rows, ("no flips", harm.OURS))),
     "harm-ablation": ("harm", harm.ablation),
     "harm-data": ("harm", harm.gains),
     "harm-line": ("harm", harm.in_a_line),

@@ -242,8 +242,9 @@ def test_bad_labels_leave_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_saves_stops_and_says_how_to_go_on(number, tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
+def test_a_signal_saves_stops_and_says_how_to_go_on(name, tmp_path):
+    number = getattr(signal, name)
     run(tmp_path / "whole")
     forward = PartialLoss.forward
 
@@ -442,6 +443,16 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):
             run(tmp_path / "cut")
     run(tmp_path / "cut", resume=True)
     same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_memory_that_is_not_there_is_told_with_the_way_out(tmp_path, monkeypatch):
+    def full(self, update, turn):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ...")
+
+    monkeypatch.setattr(PartialLoss, "forward", full)
+    said = r"not enough memory: 2\.1 GB were needed at once; make room, then resume with: advdrop train --resume .*r$"
+    with pytest.raises(RuntimeError, match=said):
+        run(tmp_path / "r")
 
 
 def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):

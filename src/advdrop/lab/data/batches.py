@@ -167,6 +167,8 @@ class Augment:
         height, width = x.shape[2:]
         if self.padding == "reflect" and self.pad_crop >= min(height, width):
             raise ValueError(f"{self} cannot reflect images of {height}×{width}; use fewer pixels or zeros")
+        if self.pad_crop > min(height, width):
+            raise ValueError(f"{self} would shift images of {height}×{width} out of sight; use fewer pixels")
         padded = F.pad(x, (self.pad_crop,) * 4, mode="constant" if self.padding == "zeros" else "reflect")
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, C, 2p + 1, 2p + 1, H, W)
         down, right = torch.randint(2 * self.pad_crop + 1, (2, len(x)), generator=generator, device=x.device)

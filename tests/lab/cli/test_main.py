@@ -278,7 +278,7 @@ def test_a_file_that_is_wrong_is_told_in_one_line(content, said, capsys, tmp_pat
     "name", ["../mine", "a/b", "/a", "..", ".", ".mine", "a\\b", "~/a", "", " ", " a", "a ", "a\n", "a\0", "-a", "a:b"]
 )
 def test_a_name_is_no_path_and_no_hidden_folder(name):
-    with pytest.raises(ValueError, match="is not a name for a run: .*use --out for a path"):
+    with pytest.raises(ValueError, match=r"is not a name for a run: .*use --out for a path"):
         train.check_name(name)
 
 

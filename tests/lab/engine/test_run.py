@@ -447,7 +447,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):
 
 def test_memory_that_is_not_there_is_told_with_the_way_out(tmp_path, monkeypatch):
     def full(self, update, turn):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ...")
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a ...")
 
     monkeypatch.setattr(PartialLoss, "forward", full)
     said = r"not enough memory: 2\.1 GB were needed at once; make room, then resume with: advdrop train --resume .*r$"

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from advdrop.lab.choices import Labels, Padding
@@ -46,8 +48,28 @@ class LabelSplit:
         # Opened here, because numpy does not close a file that it cannot read.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             check_memory(path, sum(member.file_size for member in arrays.zip.infolist()))  # never more is unpacked
-            labeled, unlabeled, validation = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ROWS)
+            labeled, unlabeled, validation = (_positions(name, arrays[name]) for name in ROWS)
+            if not len(labeled):
+                raise ValueError("it has no labeled row")
             return cls(labeled, unlabeled, validation, str(arrays["dataset"]))
+
+    def refuse_others(self, y: Tensor) -> None:
+        """Raise an error if the rows are not those of a training set with these labels, ``(N,)``."""
+        last = max(int(rows.max()) for name in ROWS if len(rows := getattr(self, name)))
+        if last >= len(y):
+            raise ValueError(f"it has row {last}, and there are {len(y):,} training examples")
+        if int(y[self.labeled].min()) < 0:
+            raise ValueError("one of its labeled rows has no label")
+
+
+def _positions(name: str, rows: NDArray[Any]) -> Tensor:
+    """Return what a file has as rows, or raise an error if these cannot be positions in ascending order."""
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise ValueError(f"{name} must hold whole numbers (N,), got {rows.dtype} of shape {rows.shape}")
+    found = torch.from_numpy(rows.astype(np.int64))
+    if len(found) and (int(found[0]) < 0 or bool((found.diff() <= 0).any())):
+        raise ValueError(f"{name} must hold positions in ascending order, each once")
+    return found
 
 
 def split_labels(

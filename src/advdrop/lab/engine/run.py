@@ -33,7 +33,7 @@ from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.model import write_model
 from advdrop.lab.engine.opponent import sheet
 from advdrop.lab.engine.progress import Progress
-from advdrop.lab.engine.rundir import BEFORE, RESTART, RunDirectory, RunError
+from advdrop.lab.engine.rundir import BEFORE, DAMAGED, RESTART, RunDirectory, RunError
 from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
@@ -334,6 +334,8 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
 def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
     if run.split.dataset != data.checksum:
         raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
+    with reading(run.path / "split.npz", RunError, DAMAGED):
+        run.split.refuse_others(data.train.y)
 
 
 def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:

@@ -287,6 +287,16 @@ def test_a_name_has_letters_of_any_language(name):
     train.check_name(name)
 
 
+@pytest.mark.parametrize("stream", ["labeled", "unlabeled"])
+def test_a_batch_that_would_take_forever_is_refused(stream):
+    data = SOURCES["digits"].read(Path())
+    values = {**train.DEFAULTS, "dataset": "digits", "labels": 20, "training": {stream: 2_000_000}}
+    with pytest.raises(
+        ValueError, match=rf"training\.{stream}=2000000 is too large for 1,442 examples; use up to 10000"
+    ):
+        train.config_of(values, data)
+
+
 def interrupt(*_, **__):
     raise KeyboardInterrupt
 

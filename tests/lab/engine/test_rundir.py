@@ -130,6 +130,17 @@ def test_a_folder_of_somebody_else_is_never_replaced(out, force, tmp_path, monke
     assert names(tmp_path / "precious") == ["config.yaml", "thesis.txt"]
 
 
+@pytest.mark.parametrize("out", ["r", "new/../r", "new/deep/../../r", "link", "r/../r"])
+def test_a_finished_run_is_not_replaced_by_a_roundabout_way(out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "r")
+    Path("link").symlink_to("r")
+    with pytest.raises(RunError, match=r"exists; resume it \(advdrop train --resume .*\), replace it \(--force\)"):
+        create(Path(out))
+    assert RunDirectory.open(tmp_path / "r").result["test_error_percent"] == 1
+    assert names(tmp_path) == ["link", "r"]
+
+
 @pytest.mark.parametrize("name", ["notes.txt", ".notes", ".mine.part"])
 def test_a_run_with_a_file_of_the_user_is_not_replaced(name, tmp_path):
     (create(tmp_path / "r").path / name).write_text("mine")

@@ -227,13 +227,13 @@ class Training:
         those of the last layer are ``factor`` times as large. Adam's averages follow: otherwise its steps would be too
         small or too large for a thousand updates.
         """
-        last = self.network[-1]
+        weight, bias = self._parameters[-2:]  # of the last layer
         for parameter, average, square in zip(self._parameters, self._averages, self._squares, strict=True):
-            above = parameter is last.weight or parameter is last.bias
+            above = parameter is weight or parameter is bias
             parameter.mul_(factor if above else 1.0)
             average.mul_(factor if above else factor**2)
             square.mul_(factor**2 if above else factor**4)
-        last.bias.add_(shift)
+        bias.add_(shift)
 
     def _update(self, loss: Tensor, learning_rate: float) -> None:
         """Change the parameters by one update of Adam; for a small network, torch.optim.Adam is noticeably slower."""

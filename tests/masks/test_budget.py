@@ -21,6 +21,12 @@ def test_it_is_the_truncated_product(units):
     assert flip_budget(1, units) == units
 
 
+@pytest.mark.parametrize(("delta", "flips"), [(1 - 0.9, 10), (3 * 0.1, 30), (0.7 - 0.4, 30), (0.57 - 0.28, 29)])
+def test_an_error_of_rounding_costs_no_flip(delta, flips):
+    assert flip_budget(delta, 100) == flips
+    assert flip_budget(flips / 100 - 1e-9, 100) == flips - 1  # this is meant
+
+
 @pytest.mark.parametrize(
     ("delta", "units", "error", "message"),
     [

@@ -52,13 +52,30 @@ def test_a_prediction_is_the_mean_of_the_members(each_output):
     np.testing.assert_allclose(found.predict(X), expected)
 
 
-def test_partial_fit_keeps_the_scale_of_the_first_call():
-    found = small().partial_fit(X, Y)
+def test_targets_are_standardized_by_all_targets_seen():
+    found, seen = small(), []
+    for targets in (Y[:1], 100 * Y[1:60], Y[60:] - 7):
+        seen.extend(targets)
+        found.partial_fit(X[: len(targets)], targets)
+        assert (found._target_mean, found._target_scale) == pytest.approx((np.mean(seen), np.std(seen) or 1.0))
+    assert len(found.loss_curve_) == 3
+
+
+@pytest.mark.parametrize("members", [1, 4])
+def test_another_scale_of_the_targets_changes_no_prediction(members):
+    found = small(members=members).partial_fit(X, Y)
     before = found.predict(X)
-    found.partial_fit(X, 100 * Y)
-    assert (found._target_mean, found._target_scale) == pytest.approx((Y.mean(), Y.std()))
-    assert np.ptp(found.predict(X)) < 10 * np.ptp(before)
-    assert len(found.loss_curve_) == 2
+    found._measure_more(1000 * Y)
+    assert found._target_scale > 100
+    np.testing.assert_allclose(found.predict(X), before, rtol=1e-4)
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_the_first_part_does_not_decide_what_can_be_learned(first):
+    found, y = small(learning_rate=0.01).partial_fit(X[:first], 1000 * Y[:first]), 1000 * Y
+    for _ in range(60):
+        found.partial_fit(X, y)
+    assert found.score(X, y) > 0.6
 
 
 def measured(targets):

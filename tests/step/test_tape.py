@@ -8,11 +8,12 @@ import statistics
 import threading
 import time
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advdrop import (
@@ -124,6 +125,18 @@ def test_a_list_is_remembered_as_it_was():
     assert len(again) == 12
 
 
+class Neighbors(NamedTuple):
+    lower: Tensor
+    upper: Tensor
+
+
+def neighbors(x):
+    """A function that a library has made known to torch, with a named tuple as its result."""
+    if torch.overrides.has_torch_function((x,)):
+        return torch.overrides.handle_torch_function(neighbors, (x,), x)
+    return Neighbors(x - 1, x + 1)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -134,6 +147,7 @@ def test_a_list_is_remembered_as_it_was():
         lambda: X.sum().item(),
         lambda: torch.unique(X, return_counts=True),
         lambda: torch.tensor_split(X, 2),
+        lambda: neighbors(X),
     ],
 )
 def test_results_come_back_as_they_were(call):

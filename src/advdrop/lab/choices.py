@@ -20,3 +20,6 @@ DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "svhn-subset"
 """The data sets that have a name."""
 MOST_SEEDS = 1000
 """No command runs more seeds than this. A larger number is a typing mistake."""
+STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+"""Ctrl-C, kill, a terminal that closes, and what batch systems can send before the end of a job. Not all systems have
+all of them."""

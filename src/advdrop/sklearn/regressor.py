@@ -56,7 +56,7 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
 
         Args:
             X: features ``(N, D)``, dense or sparse.
-            y: targets ``(N,)``; NaN for none. The first call decides how targets are standardized.
+            y: targets ``(N,)``; NaN for none. They are standardized by all targets seen so far.
             sample_weight: the weight of each row, ``(N,)``.
         """
         self._validate_params()
@@ -64,6 +64,8 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         x, targets, labeled = self._read(X, y, reset=first)
         if first:
             self._measure(targets[labeled])
+        else:
+            self._measure_more(targets[labeled])
         return self._partial_fit(x, targets, labeled, sample_weight, 1)
 
     def predict(self, X: Any) -> Array:
@@ -85,6 +87,23 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
 
     def _measure(self, targets: Array) -> None:
         self._target_mean, self._target_scale = float(targets.mean()), float(targets.std()) or 1.0
+        self._target_count, self._target_variance = len(targets), float(targets.var())
+
+    def _measure_more(self, targets: Array) -> None:
+        """Add targets to the mean and the scale, and change the members so that they predict the same as before.
+
+        If all targets before were equal, there was no scale, and the members stay as they are.
+        """
+        mean, scale, old, new = self._target_mean, self._target_scale, self._target_count, len(targets)
+        measured = self._target_variance > 0
+        count, apart = old + new, float(targets.mean()) - mean
+        self._target_count, self._target_mean = count, mean + apart * new / count
+        within = (old * self._target_variance + new * float(targets.var())) / count
+        self._target_variance = within + old * new * (apart / count) ** 2
+        self._target_scale = self._target_variance**0.5 or 1.0
+        for training in (self._plain, self._semi):
+            if training is not None and measured:
+                training.rescale(scale / self._target_scale, (mean - self._target_mean) / self._target_scale)
 
     def _targets(self, y: Array) -> Tensor:
         return torch.as_tensor((y - self._target_mean) / self._target_scale, dtype=torch.float32)[:, None]

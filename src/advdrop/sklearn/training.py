@@ -219,6 +219,22 @@ class Training:
             )
         return mean
 
+    @torch.no_grad()
+    def rescale(self, factor: float, shift: float) -> None:
+        """Make the outputs ``factor`` times as large, plus ``shift``, for targets that were changed in this way.
+
+        A squared loss is factor² times as large then. So are the gradients of the parameters below the last layer, and
+        those of the last layer are ``factor`` times as large. Adam's averages follow: otherwise its steps would be too
+        small or too large for a thousand updates.
+        """
+        weight, bias = self._parameters[-2:]  # of the last layer
+        for parameter, average, square in zip(self._parameters, self._averages, self._squares, strict=True):
+            above = parameter is weight or parameter is bias
+            parameter.mul_(factor if above else 1.0)
+            average.mul_(factor if above else factor**2)
+            square.mul_(factor**2 if above else factor**4)
+        bias.add_(shift)
+
     def _update(self, loss: Tensor, learning_rate: float) -> None:
         """Change the parameters by one update of Adam; for a small network, torch.optim.Adam is noticeably slower."""
         gradients = list(torch.autograd.grad(loss, self._parameters))

@@ -130,6 +130,9 @@ def test_no_command_shows_the_help_and_fails(capsys):
         ("train --set training.updates=999999999999999999999999999999", "training.updates should be less than"),
         ("train --dataset digits --set network.hidden=[1000000000]", "the network needs 2,235 GB for its weights"),
         ("train --dataset digits --set network.hidden=[100000,100000]", " GB; make it smaller (--set network...)"),
+        ("train --dataset digits --method gan-fm --set gan-fm.filters=1000000000", "not enough memory: 3200.0 GB were"),
+        ("train --dataset digits --method catgan --set catgan.latent=1000000000", "make the network, the batches or"),
+        ("train --dataset digits --set data.padding=zeros --set data.pad_crop=100000", "images of 8×8 out of sight"),
         ("train --seed 999999999999999999999999999999", "seed should be less than"),
         ("train --updates 1e3", "Invalid value for '--updates': Input should be a valid integer"),
         ("train --updates", "Option '--updates' requires an argument"),
@@ -271,9 +274,27 @@ def test_a_file_that_is_wrong_is_told_in_one_line(content, said, capsys, tmp_pat
         assert len(err) < 300
 
 
+@pytest.mark.parametrize(
+    "name", ["../mine", "a/b", "/a", "..", ".", ".mine", "a\\b", "~/a", "", " ", " a", "a ", "a\n", "a\0", "-a", "a:b"]
+)
+def test_a_name_is_no_path_and_no_hidden_folder(name):
+    with pytest.raises(ValueError, match=r"is not a name for a run: .*use --out for a path"):
+        train.check_name(name)
+
+
 @pytest.mark.parametrize("name", ["a", "_1", "7", "été", "вчера", "two words", "v1.0-b_2", "試し"])
 def test_a_name_has_letters_of_any_language(name):
     train.check_name(name)
+
+
+@pytest.mark.parametrize("stream", ["labeled", "unlabeled"])
+def test_a_batch_that_would_take_forever_is_refused(stream):
+    data = SOURCES["digits"].read(Path())
+    values = {**train.DEFAULTS, "dataset": "digits", "labels": 20, "training": {stream: 2_000_000}}
+    with pytest.raises(
+        ValueError, match=rf"training\.{stream}=2000000 is too large for 1,442 examples; use up to 10000"
+    ):
+        train.config_of(values, data)
 
 
 def interrupt(*_, **__):
@@ -503,8 +524,9 @@ def test_a_curve_with_values_that_are_not_finite_is_drawn_without_them():
     assert sparkline([float("nan")]) == "▁"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_before_the_training_stops_the_command_and_leaves_nothing(number, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
+def test_a_signal_before_the_training_stops_the_command_and_leaves_nothing(name, capsys, tmp_path, monkeypatch):
+    number = getattr(signal, name)
     monkeypatch.setattr(train, "dataset_of", lambda *_: signal.raise_signal(number))
     before = signal.getsignal(number)
     assert advdrop_says(capsys, "train", *TINY) == (130, "", "advdrop: stopped\n")

@@ -115,5 +115,10 @@ def test_too_many_pixels_to_reflect_are_refused():
         Augment(4)(pictures(), seeded())
 
 
+def test_images_are_not_shifted_out_of_sight():
+    with pytest.raises(ValueError, match="would shift images of 5×4 out of sight; use fewer pixels"):
+        Augment(5, "zeros")(pictures(), seeded())
+
+
 def test_zeros_can_be_as_wide_as_the_image():
     assert Augment(4, "zeros")(pictures(), seeded()).shape == (6, 2, 5, 4)

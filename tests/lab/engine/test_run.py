@@ -1,6 +1,7 @@
 import json
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -242,8 +243,9 @@ def test_bad_labels_leave_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_saves_stops_and_says_how_to_go_on(number, tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
+def test_a_signal_saves_stops_and_says_how_to_go_on(name, tmp_path):
+    number = getattr(signal, name)
     run(tmp_path / "whole")
     forward = PartialLoss.forward
 
@@ -444,6 +446,16 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_memory_that_is_not_there_is_told_with_the_way_out(tmp_path, monkeypatch):
+    def full(self, update, turn):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a ...")
+
+    monkeypatch.setattr(PartialLoss, "forward", full)
+    said = r"not enough memory: 2\.1 GB were needed at once; make room, then resume with: advdrop train --resume .*r$"
+    with pytest.raises(RuntimeError, match=said):
+        run(tmp_path / "r")
+
+
 def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         killed_at(patch, 2)
@@ -452,6 +464,26 @@ def test_a_checkpoint_that_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
     (tmp_path / "r" / "last.ckpt").write_bytes(b"not a checkpoint")
     with pytest.raises(RunError, match=r"last.ckpt: cannot be read .*; delete it to start the run again"):
         run(tmp_path / "r", resume=True)
+
+
+@pytest.mark.parametrize("part", ["labeled", "unlabeled", "validation"])
+def test_a_split_that_does_not_fit_the_data_is_refused(part, tmp_path):
+    """The run has the seal of its content, as a stranger can make it."""
+    data, config = rings(), tiny()
+    split = replace(split_of(config, data), **{part: torch.tensor([3, 10**8])})
+    RunDirectory.create(tmp_path / "r", config, split)
+    said = r"split\.npz: cannot be read \(ValueError: it has row 100000000, and there are 60 training examples\); train"
+    with pytest.raises(RunError, match=said):
+        run(tmp_path / "r", resume=True)
+
+
+def test_a_labeled_row_without_a_label_is_refused(tmp_path):
+    data = rings()
+    data.train.y[7] = -1
+    split = replace(split_of(tiny(), data), labeled=torch.tensor([3, 7]))
+    RunDirectory.create(tmp_path / "r", tiny(), split)
+    with pytest.raises(RunError, match=r"split\.npz: .*one of its labeled rows has no label"):
+        train(tiny(), tmp_path / "r", data=data, resume=True, progress=False)
 
 
 @pytest.mark.parametrize("part", ["network", "optimizer", "metrics", "trust"])

@@ -2,6 +2,7 @@ import contextlib
 import errno
 import io
 import os
+import pickle
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,17 @@ def test_a_folder_of_somebody_else_is_never_replaced(out, force, tmp_path, monke
         create(Path(out), force)
     assert names(tmp_path) == before
     assert names(tmp_path / "precious") == ["config.yaml", "thesis.txt"]
+
+
+@pytest.mark.parametrize("out", ["r", "new/../r", "new/deep/../../r", "link", "r/../r"])
+def test_a_finished_run_is_not_replaced_by_a_roundabout_way(out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "r")
+    Path("link").symlink_to("r")
+    with pytest.raises(RunError, match=r"exists; resume it \(advdrop train --resume .*\), replace it \(--force\)"):
+        create(Path(out))
+    assert RunDirectory.open(tmp_path / "r").result["test_error_percent"] == 1
+    assert names(tmp_path) == ["link", "r"]
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".notes", ".mine.part"])
@@ -280,6 +292,25 @@ def test_a_split_without_an_array_is_named(tmp_path):
         RunDirectory.open(tmp_path / "r").refuse_edited()
 
 
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([[1, 2], [3, 4]], r"labeled must hold whole numbers \(N,\), got int64 of shape \(2, 2\)"),
+        ([0.5], r"labeled must hold whole numbers \(N,\), got float64"),
+        (["a"], r"labeled must hold whole numbers"),
+        ([-5, 3], "labeled must hold positions in ascending order, each once"),
+        ([3, 3], "labeled must hold positions in ascending order, each once"),
+        (np.zeros(0, np.int64), "it has no labeled row"),
+    ],
+)
+def test_rows_that_are_none_are_named(rows, why, tmp_path):
+    run = create(tmp_path / "r")
+    arrays = dict(np.load(run.path / "split.npz"))
+    np.savez(run.path / "split.npz", **{**arrays, "labeled": np.array(rows)})
+    with pytest.raises(RunError, match=rf"split\.npz: cannot be read \(ValueError: {why}.*; train the run again"):
+        _ = run.split
+
+
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path):
     run = create(tmp_path / "r")
     changed(run.path / "config.yaml", "seed: 0", "seed: x")
@@ -341,6 +372,22 @@ def test_a_result_that_is_none_is_refused(text, tmp_path):
     (run.path / "result.json").write_text(text)
     with pytest.raises(ValueError, match=r"r/result\.json is "):
         _ = run.result
+
+
+@pytest.mark.parametrize("value", ["x", None, [1], True, float("nan"), float("inf"), -1, 1e300])
+def test_a_result_with_an_impossible_number_is_refused(value, tmp_path):
+    """It has the digest of its content, as a stranger can make it."""
+    create(tmp_path / "r").write_result({"test_error_percent": 1.0, "seconds": value})
+    with pytest.raises(RunError, match=r"r/result\.json has seconds=.*, which cannot be right; train the run again"):
+        _ = RunDirectory.open(tmp_path / "r").result
+
+
+def test_a_result_without_a_field_is_named_when_the_field_is_needed(tmp_path):
+    finished(tmp_path / "r")
+    found = RunDirectory.open(tmp_path / "r").result
+    for same in (found, pickle.loads(pickle.dumps(found))):  # workers send results
+        with pytest.raises(RunError, match=r"r/result\.json has no seconds; train the run again with --force"):
+            _ = same["seconds"]
 
 
 @pytest.mark.parametrize("text", ["a list\n[1]\n", "update,loss\n1,2,3\n", "update\nnan\n", "update\n1.5\n"])

@@ -1,8 +1,10 @@
+import shutil
+
 import pytest
 
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.rundir import RunError
-from advdrop.lab.records.record import ERROR, curve_of, read_record, record_of
+from advdrop.lab.records.record import ERROR, RecordError, curve_of, read_record, record_of
 from runs import rings, tiny
 
 
@@ -55,6 +57,15 @@ def test_what_was_not_measured_is_none_and_the_last_error_has_all_its_digits():
     curve = curve_of(rows, 10 / 3)
     assert curve[ERROR] == [None, 10 / 3]
     assert curve["train_loss"] == [None, None]
+
+
+@pytest.mark.parametrize("field", ["method", "shape", "versions"])
+def test_a_result_without_a_field_is_named(field, run, tmp_path):
+    """It has the digest of its content, as a stranger can make it."""
+    path = shutil.copytree(run.path, tmp_path / "r")
+    RunDirectory.open(path).write_result({key: run.result[key] for key in run.result if key not in (field, "sha256")})
+    with pytest.raises(RecordError, match=rf"r/result\.json: {field} Field required; train the run again with --force"):
+        record_of(RunDirectory.open(path))
 
 
 def test_a_run_that_is_not_finished_has_no_record(run, tmp_path):

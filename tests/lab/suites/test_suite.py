@@ -124,6 +124,10 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"protocols": {"short": {"columns": {"many": {}}}}}, "protocols.short.columns has 'many'"),
         ({"columns": {"a/b": {"name": "x", "dataset": "digits", "labels": 30}}}, "cannot be part of a file's name"),
         ({"colums": {}}, "colums Extra inputs"),
+        (
+            {"protocols": {"short": {"seeds": 10**9}}},
+            "protocols.short.seeds Input should be less than or equal to 1000",
+        ),
     ],
 )
 def test_a_suite_that_makes_no_sense_is_refused_in_one_line(tmp_path, change, message):

@@ -1,7 +1,7 @@
 """Parse the command line, run the command, and turn every error into one line and an exit code.
 
-0: done. 1: something failed on the way. 2: a wrong option or wrong data; nothing was written. 130: stopped by Ctrl-C,
-or by SIGTERM, SIGHUP or SIGUSR1.
+0: done. 1: something failed on the way. 2: a wrong option or wrong data; nothing was written. 130: stopped by Ctrl-C
+or another signal, see ``STOP_SIGNALS``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from typer.exceptions import TyperException
 
 import advdrop
+from advdrop.lab.choices import STOP_SIGNALS
 from advdrop.lab.cli import options
 from advdrop.lab.report.text_table import line
 from advdrop.suggest import did_you_mean
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def _obeyed_signals() -> Iterator[None]:
     """Let signals that end a process do what Ctrl-C does, so that nothing is left behind. A training saves first."""
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
     main = threading.current_thread() is threading.main_thread()
     obeyed = [number for number in numbers if main and signal.getsignal(number) is signal.SIG_DFL]
     try:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from advdrop.lab.choices import Labels, Padding
@@ -46,8 +48,28 @@ class LabelSplit:
         # Opened here, because numpy does not close a file that it cannot read.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             check_memory(path, sum(member.file_size for member in arrays.zip.infolist()))  # never more is unpacked
-            labeled, unlabeled, validation = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ROWS)
+            labeled, unlabeled, validation = (_positions(name, arrays[name]) for name in ROWS)
+            if not len(labeled):
+                raise ValueError("it has no labeled row")
             return cls(labeled, unlabeled, validation, str(arrays["dataset"]))
+
+    def refuse_others(self, y: Tensor) -> None:
+        """Raise an error if the rows are not those of a training set with these labels, ``(N,)``."""
+        last = max(int(rows.max()) for name in ROWS if len(rows := getattr(self, name)))
+        if last >= len(y):
+            raise ValueError(f"it has row {last}, and there are {len(y):,} training examples")
+        if int(y[self.labeled].min()) < 0:
+            raise ValueError("one of its labeled rows has no label")
+
+
+def _positions(name: str, rows: NDArray[Any]) -> Tensor:
+    """Return what a file has as rows, or raise an error if these cannot be positions in ascending order."""
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise ValueError(f"{name} must hold whole numbers (N,), got {rows.dtype} of shape {rows.shape}")
+    found = torch.from_numpy(rows.astype(np.int64))
+    if len(found) and (int(found[0]) < 0 or bool((found.diff() <= 0).any())):
+        raise ValueError(f"{name} must hold positions in ascending order, each once")
+    return found
 
 
 def split_labels(
@@ -167,6 +189,8 @@ class Augment:
         height, width = x.shape[2:]
         if self.padding == "reflect" and self.pad_crop >= min(height, width):
             raise ValueError(f"{self} cannot reflect images of {height}×{width}; use fewer pixels or zeros")
+        if self.pad_crop > min(height, width):
+            raise ValueError(f"{self} would shift images of {height}×{width} out of sight; use fewer pixels")
         padded = F.pad(x, (self.pad_crop,) * 4, mode="constant" if self.padding == "zeros" else "reflect")
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, C, 2p + 1, 2p + 1, H, W)
         down, right = torch.randint(2 * self.pad_crop + 1, (2, len(x)), generator=generator, device=x.device)

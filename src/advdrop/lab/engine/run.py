@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.model import write_model
 from advdrop.lab.engine.opponent import sheet
 from advdrop.lab.engine.progress import Progress
-from advdrop.lab.engine.rundir import BEFORE, RESTART, RunDirectory, RunError
+from advdrop.lab.engine.rundir import BEFORE, DAMAGED, RESTART, RunDirectory, RunError
 from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
@@ -97,12 +97,13 @@ def train(
     # All errors in a configuration are found here, before anything is written.
     with borrowed_noise(torch.device("cpu")):
         preprocess = preprocess_of(config, data, split, show)
-        training = training_of(config, data, split, preprocess, fabric)
+        with _enough_memory():
+            training = training_of(config, data, split, preprocess, fabric)
+            training.batches.at(0)
         if config.start is not None and state is None:
             said = load_start(training.network, config, data)
             if show:
                 print(said, file=sys.stderr, flush=True)
-        training.batches.at(0)
         history = History(**{key: state[key] for key in History.__annotations__}) if state else History()
         origin = {"versions": versions(), "commit": commit(), "machine": machine()}
         history.origins += [origin] if origin not in history.origins[-1:] else []
@@ -128,9 +129,36 @@ def train(
             except OSError as error:  # a full disk or a lost folder is not a wrong argument
                 raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
             except RuntimeError as error:
+                if missing := memory_in(error):
+                    raise RuntimeError(f"{missing}; make room, then resume with: {run.how_to_resume}") from error
                 if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
                     raise
                 raise RuntimeError(f"{_of_another_process(error)}; resume with: {run.how_to_resume}") from None
+
+
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Turn torch's error about memory, which names no setting, into one that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if missing := memory_in(error):
+            advice = "--set network..., --set training.unlabeled=... or the options of the method"
+            raise ConfigError(f"{missing}; make the network, the batches or the method smaller ({advice})") from None
+        raise
+
+
+def memory_in(error: RuntimeError) -> str:
+    """Return in words how much memory torch could not get; empty if the error is about something else.
+
+    >>> memory_in(RuntimeError("can't allocate memory: you tried to allocate 3200000000000 bytes. Error code 12"))
+    'not enough memory: 3200.0 GB were needed at once'
+    """
+    found = re.search(r"tried to allocate ([\d.]+) ?(bytes|[KMGT]iB)", str(error), flags=re.IGNORECASE)
+    if found is None:
+        return ""
+    units = {"bytes": 1e-9, "kib": 2**10 / 1e9, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9, "tib": 2**40 / 1e9}
+    return f"not enough memory: {float(found[1]) * units[found[2].lower()]:.1f} GB were needed at once"
 
 
 def _of_another_process(error: RuntimeError) -> str:
@@ -185,7 +213,7 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
     one = {"accelerator": "cpu", "devices": 1, "nodes": 1}
     config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
     keep_freed_memory()
-    with borrowed_noise(torch.device("cpu")):
+    with borrowed_noise(torch.device("cpu")), _enough_memory():
         preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
         training = training_of(config, data, split_of(config, data), preprocess, fabric_of(config.engine))
         training.trust.value = 1.0
@@ -306,6 +334,8 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
 def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
     if run.split.dataset != data.checksum:
         raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
+    with reading(run.path / "split.npz", RunError, DAMAGED):
+        run.split.refuse_others(data.train.y)
 
 
 def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import reprlib
 import shlex
 import shutil
 import sys
@@ -49,12 +50,27 @@ MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard
 """The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
 
 
+LARGEST = 1e12
+"""No time, number of updates or percentage in a result is larger. A larger one breaks what is computed from it."""
+
+
 class RunError(ValueError):
     """A run directory cannot be used as requested. The message names it and the way out."""
 
 
 class BusyError(RunError):
     """Another process trains the run."""
+
+
+class _Result(dict[str, Any]):
+    """The content of ``result.json``. A field that is missing is an error that names the file."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise RunError(f"{self.path} has no {name}; {DAMAGED}")
 
 
 @dataclass(frozen=True)
@@ -255,13 +271,17 @@ class RunDirectory:
         result: Any = read_json(path)
         if not isinstance(result, dict) or "test_error_percent" not in result:
             raise RunError(f"{path} is not the result of a run; {DAMAGED}")
+        for name in ("test_error_percent", "seconds", "milliseconds_per_update", "updates"):
+            value = result.get(name, 0)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
+                raise RunError(f"{path} has {name}={reprlib.repr(value)}, which cannot be right; {DAMAGED}")
         if self.seal or "sha256" in result:  # else it is of an older version
             self.refuse_edited()
             digests = result.get("sha256")
             rest = {key: value for key, value in result.items() if key != "sha256"}
             if not isinstance(digests, dict) or digests.get("result.json") != digest_of([self.seal, rest]):
                 raise RunError(f"{path} is damaged or belongs to another run; {DAMAGED}")
-        return result
+        return _Result(path, result)
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write ``result.json``, the last file of a run, with the digests of the results, and return its content."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
-"""Ctrl-C, kill, a terminal that closes, and what SLURM can send before the end of a job."""
+from advdrop.lab.choices import STOP_SIGNALS
+
+SIGNALS = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
 AT_ONCE = 1.0
 """Seconds within which signals count as one: torchrun, ``timeout``, and a terminal that closes, send theirs twice."""
 

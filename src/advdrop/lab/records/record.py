@@ -172,7 +172,12 @@ def record_of(run: RunDirectory, **place: str) -> Record:
     if run.samples.is_file():
         values["samples"] = base64.b64encode(run.read(run.samples)).decode()
     values["config"] = run.config.model_dump(mode="json", exclude={"data_dir"})
-    return Record(**values, split_checksum=split_checksum(run)).sealed()
+    try:
+        return Record(**values, split_checksum=split_checksum(run)).sealed()
+    except ValidationError as error:
+        raise RecordError(
+            f"{run.path / 'result.json'}: {first_error(error)}; train the run again with --force"
+        ) from None
 
 
 def curve_of(rows: list[Row], last: float) -> dict[str, list[float | None]]:

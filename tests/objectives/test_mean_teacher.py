@@ -261,3 +261,16 @@ def test_an_average_in_two_terms_has_one_update_for_each_step():
     for updates in (1, 2):
         step(**only(batch(), "unlabeled"))
         assert ema.updates == updates
+
+
+def probabilities(seed):
+    torch.manual_seed(seed)
+    layer = AdversarialDropout(p=0.5, delta=0.2)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), layer, nn.Linear(8, CLASSES), nn.Softmax(1))
+
+
+def test_a_function_that_makes_logits_of_tensors_is_for_the_teacher_too():
+    student, teacher, rows = probabilities(0), probabilities(1), only(batch(), "unlabeled")
+    found = run(student, VAdD(target=teacher, noise="shared"), rows, logits=torch.log)
+    expected = run(student[:-1], VAdD(target=teacher[:-1], noise="shared"), rows)
+    torch.testing.assert_close(found.loss, expected.loss)

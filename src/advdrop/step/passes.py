@@ -181,6 +181,7 @@ class Passes:
         # Passes and lower parts that ran as one batch, and that no term has asked for yet.
         self._ready: defaultdict[tuple[Rows, View], list[Any]] = defaultdict(list)
         self._joined = False
+        self._returns_tensor = False
         self._views_seen: Counter[Rows] = Counter()
 
     def inputs(self, rows: Rows) -> Inputs:
@@ -388,7 +389,10 @@ class Passes:
         """Return the logits of another network in evaluation mode, as a constant."""
         with eval_mode(teacher):
             output = call(teacher, self.batch.inputs(rows))
-        return self.outputs.classes_second(output) if isinstance(output, Tensor) else self.outputs.find(output)
+        # A tensor is logits, unless a function makes logits of the tensors that the network returns, too.
+        if isinstance(output, Tensor) and not (self._returns_tensor and callable(self.outputs.logits)):
+            return self.outputs.classes_second(output)
+        return self.outputs.find(output)
 
     def sample(self, clean: Pass) -> Masks:
         """Return another εs for the layers of a pass."""
@@ -476,7 +480,12 @@ class Passes:
             lower, output = self.network.run_from(start, masks, update=update)
         else:
             lower, output = self.network.run(inputs, masks, update=update, again=again)
-        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self.outputs.find(output))
+        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self._find(output))
+
+    def _find(self, output: Any) -> Tensor:
+        """Return the logits in what the network returned, and remember whether that was a tensor."""
+        self._returns_tensor = isinstance(output, Tensor)
+        return self.outputs.find(output)
 
     def _joint(self, view: tuple[Rows, View]) -> Any:
         """Return a pass that ran as one batch with others, or None if this one did not."""
@@ -508,7 +517,7 @@ class Passes:
         assert isinstance(start, SequentialLower)
         h, *lowers = start.h.split([rows_above, *sizes[len(whole) :]])
         joint = SequentialLower(network, h, start.start, start.noise)
-        logits = self.outputs.find(joint.output(masks, update=True, repeat=False))
+        logits = self._find(joint.output(masks, update=True, repeat=False))
         parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
         for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
             lower = SequentialLower(network, own_h, start.start, start.noise)

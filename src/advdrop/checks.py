@@ -176,9 +176,9 @@ def floating(name: str, tensor: Tensor) -> Tensor:
 
 
 def examples(name: str, tensor: Tensor) -> Tensor:
-    """Return ``tensor`` if it has floats or integers (tokens) and at least one example, or raise an error."""
-    tokens = isinstance(tensor, Tensor) and tensor.dtype in (torch.int32, torch.int64)
-    if tokens and tensor.dim() > 0 and len(tensor) > 0:
+    """Return ``tensor`` if it has numbers or tokens and at least one example, or raise an error."""
+    others = isinstance(tensor, Tensor) and (tensor.dtype in (torch.int32, torch.int64) or tensor.is_complex())
+    if others and tensor.dim() > 0 and len(tensor) > 0:
         return tensor
     return floating(name, tensor)
 
@@ -289,11 +289,15 @@ def unit_interval(name: str, tensor: Tensor) -> None:
             raise ValueError(f"{name} must hold probabilities in [0, 1], got values from {least:g} to {most:g}")
 
 
-def distributions(name: str, tensor: Tensor) -> None:
-    """Raise an error unless ``(N, C)`` has probabilities that sum to 1 in each row, if value checks are due."""
+def distributions(name: str, tensor: Tensor, zeros: bool = False) -> None:
+    """Raise an error unless ``(N, C)`` has probabilities that sum to 1 in each row, if value checks are due.
+
+    With ``zeros``, rows of zeros are left out.
+    """
     unit_interval(name, tensor)
     if due(f"sums of {name}", tensor):
         sums = tensor.detach().double().sum(1)
+        sums = torch.where(sums == 0.0, 1.0, sums) if zeros else sums
         worst = int((sums - 1.0).abs().argmax())
         if abs(sums[worst].item() - 1.0) > 1e-2:
             raise ValueError(

@@ -8,6 +8,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from advdrop.outputs import first_tensor
+
 Place = str | type[nn.Module]
 """The name of a module of the network, or a class: all its modules of that class."""
 
@@ -34,6 +36,8 @@ def modules_at(model: nn.Module, places: Collection[Place]) -> dict[str, nn.Modu
 def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, Tensor]]:
     """Collect what the modules at these places return inside the block, by their names, in the order they run.
 
+    If a module returns a tuple or a dict, as an LSTM does, it is the first tensor in it.
+
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> with watched(model, ["0"]) as hidden:
@@ -51,5 +55,8 @@ def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, T
             hook.remove()
 
 
-def _keep(found: dict[str, Tensor], name: str, _: nn.Module, __: object, output: Tensor) -> None:
-    found[name] = output
+def _keep(found: dict[str, Tensor], name: str, _: nn.Module, __: object, output: object) -> None:
+    tensor = first_tensor(output)[1]
+    if tensor is None:
+        raise TypeError(f"the module {name!r} returns a {type(output).__name__} without a tensor; name another one")
+    found[name] = tensor

@@ -8,20 +8,42 @@ import socket
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import nn
+from torch.utils.data import IterableDataset
 from transformers import (
     AutoModelForSequenceClassification,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertLMHeadModel,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
     DistilBertConfig,
     DistilBertForSequenceClassification,
+    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
     Trainer,
     TrainingArguments,
 )
 
-from advdrop import EMA, CrossEntropy, EntropyMinimization, PiModel, Ramp, SAdD, Step, VAdD, insert
+from advdrop import (
+    EMA,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    EntropyMinimization,
+    MeanTeacher,
+    PiModel,
+    Ramp,
+    SAdD,
+    Step,
+    VAdD,
+    insert,
+)
 from advdrop.insertion import adversarial_layers
 from advdrop.integrations.transformers import (
     AdversarialDropoutMixin,
@@ -111,6 +133,40 @@ def test_accumulated_batches_have_the_loss_of_one_batch(tmp_path):
         found.append((losses(trainer)[0], weights(trainer)))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
+
+
+def tagger():
+    torch.manual_seed(0)
+    return BertForTokenClassification(BertConfig(**SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+
+
+def without_items():
+    model = bert()
+    model.accepts_loss_kwargs = False
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "label", "objective"),
+    [
+        (without_items, lambda row: row % 2, CrossEntropy()),
+        (bert, lambda row: [float(row % 2), float(row > 3)], BinaryCrossEntropy()),
+        (tagger, lambda row: [0, 1, 0, 1, *[1 if row > 3 else -100] * 5], CrossEntropy()),
+        (bert, lambda row: -100, EntropyMinimization()),
+        (bert, lambda row: row % 2 if row not in (4, 3) else -100, CrossEntropy() + EntropyMinimization()),
+    ],
+    ids=["no items", "many labels", "tokens", "no labels", "some labels"],
+)
+def test_each_row_counts_the_same_whatever_the_batches_are(tmp_path, make, label, objective):
+    """Six rows in one batch, or in batches of four and two."""
+    data = [sentence(row, label=False) | {"labels": label(row)} for row in (0, 4, 1, 5, 2, 3)]
+    options, found = {"max_steps": 1, "train_sampling_strategy": "sequential", "optim": "sgd"}, []
+    for size, accumulated in ((6, 1), (4, 2)):
+        sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+        trainer = trained(tmp_path, model=make(), data=data, options={**options, **sizes}, objective=objective)
+        found.append((losses(trainer)[0], weights(trainer)))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-6)
 
 
 def test_accumulated_batches_without_labels_count_the_same(tmp_path):
@@ -232,8 +288,98 @@ def test_rows_without_labels_get_the_form_of_the_others():
     assert rows[0]["labels"] == [-100, -100, -100]
     assert collate([{"labels": [0.0, 1.0, 1.0]}, {}])[1]["labels"] == [-100.0, -100.0, -100.0]
     assert torch.equal(collate([{"labels": torch.ones(2).long()}, {}])[1]["labels"], torch.tensor([-100, -100]))
-    assert collate([{}, {}]) == [{"labels": -100}, {"labels": -100}]
     assert collate(["not", "dicts"]) == ["not", "dicts"]
+
+
+def test_a_batch_without_any_label():
+    needs_labels = LabelMissing(lambda rows: {"labels": [row["labels"] for row in rows]}, ("labels",))
+    assert needs_labels([{}, {"labels": None}]) == {"labels": [-100, -100]}
+    counts_keys = LabelMissing(lambda rows: {"keys": [len(row) for row in rows]}, ("own", "label"))
+    found = counts_keys([{"x": 1, "label": None}, {"x": 2}])
+    assert found["keys"] == [1, 1]
+    assert found["own"].tolist() == [-100, -100]
+
+
+TOKENIZER = PreTrainedTokenizerFast(
+    tokenizer_object=Tokenizer(WordLevel({"[PAD]": 0, **{f"w{number}": number for number in range(1, 40)}})),
+    pad_token="[PAD]",
+)
+
+
+def words(row):
+    return {
+        "input_ids": [1 + (row + place) % 39 for place in range(4 + row % 3)],
+        "attention_mask": [1] * (4 + row % 3),
+    }
+
+
+def tags(row):
+    return [place % 2 for place in range(4 + row % 3)]
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("none", [{}, {"labels": None}])
+def test_collators_that_pad_need_no_labels(tmp_path, tokens, none):
+    """The first row, whole batches, and an unlabeled data set without labels."""
+    kind, label = (BertForTokenClassification, tags) if tokens else (BertForSequenceClassification, lambda row: row % 2)
+    collate = (DataCollatorForTokenClassification if tokens else DataCollatorWithPadding)(TOKENIZER)
+    own = {"data_collator": collate, "objective": CrossEntropy() + VAdD(delta=0.2)}
+    options = {"per_device_train_batch_size": 2, "max_steps": 2, "train_sampling_strategy": "sequential"}
+    labeled = [words(row) | {"labels": label(row)} for row in range(4)]
+    unlabeled = [words(row) | none for row in range(4, 8)]
+    data = [*unlabeled[:3], *labeled]
+    trainer = trained(tmp_path, model=kind(BertConfig(**SIZES)), data=data, options=options, **own)
+    assert len(losses(trainer)) == 2
+    mixed = [*unlabeled, labeled[0]]  # its labels are ignored
+    trained(tmp_path, model=kind(BertConfig(**SIZES)), data=labeled, options=options, unlabeled_dataset=mixed, **own)
+
+
+class OwnName(nn.Module):
+    """Calls its labels ``answer``."""
+
+    def __init__(self):
+        super().__init__()
+        self.bert = bert()
+
+    def forward(self, input_ids, attention_mask=None, answer=None):
+        del answer
+        return self.bert(input_ids, attention_mask)
+
+
+def test_a_column_of_labels_with_a_name_of_its_own(tmp_path):
+    data = [sentence(row, label=False) | ({"answer": row % 2} if row > 3 else {}) for row in range(8)]
+    options = {"label_names": ["answer"], "train_sampling_strategy": "sequential", "max_steps": 2}
+    trainer = trained(tmp_path, model=OwnName(), data=data, options=options, objective=CrossEntropy() + VAdD())
+    assert trainer.last_loss.terms.keys() == {"cross_entropy", "vadd_kl"}
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(tmp_path):
+    trainer = AdversarialDropoutTrainer(bert(), arguments(tmp_path), train_dataset=LABELED, objective=CrossEntropy())
+    batch = trainer.data_collator(LABELED[:4]) | {"labels": torch.tensor([0, -100, 1, -100])}
+    shared = {"position_ids": torch.arange(TOKENS)[None], "names": ["a", "b", "c", "d"]}
+    found = trainer._batch(batch | shared)
+    assert found["x"]["names"] == ["a", "c"]
+    assert found["unlabeled"]["names"] == ["b", "d"]
+    assert found["x"]["position_ids"].shape == (1, TOKENS)
+    with pytest.raises(ValueError, match=r"its input patches has shape \(7, 2\); put the rows without a label into"):
+        trainer._batch(batch | {"patches": torch.zeros(7, 2)})
+
+
+def test_a_model_that_returns_a_tuple(tmp_path):
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(**SIZES, return_dict=False))
+    assert losses(trained(tmp_path, model=model, options={"max_steps": 1}, logits=0)) == pytest.approx([0.7], abs=0.1)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(LABELED)
+
+
+def test_a_stream_of_rows(tmp_path):
+    options = {"max_steps": 2, "train_sampling_strategy": "sequential"}
+    given = {"options": options, "after": "dropout", "unlabeled_dataset": UNLABELED}
+    assert losses(trained(tmp_path, data=Stream(), **given)) == losses(trained(tmp_path, **given))
 
 
 # -------------------------------------------------------------------------------------- what the Trainer does by itself
@@ -277,6 +423,20 @@ def test_a_teacher_resumes_from_its_own_weights(tmp_path):
     other = AdversarialDropoutTrainer(bert(dropout=0.1), arguments(tmp_path, **options), train_dataset=LABELED, **own())
     other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert torch.equal(weights(other), weights(whole))
+
+
+def test_one_trainer_can_be_resumed_twice(tmp_path):
+    """The teacher is that of the checkpoint, and not what the last training made of it."""
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "learning_rate": 1e-2}
+    trainer = trained(tmp_path, options=options, objective=CrossEntropy() + MeanTeacher(0.9))
+    found = []
+    for _ in range(2):
+        trainer.train(resume_from_checkpoint=f"{tmp_path}/checkpoint-1")
+        found.append([*trainer._step.objective.state_dict()["mean_teacher"].values()])
+    assert all(map(torch.equal, *found))
+    (tmp_path / "checkpoint-1" / "objective.pt").unlink()
+    with pytest.warns(UserWarning, match=r"checkpoint-1 has no objective\.pt: what the objective remembers"):
+        trainer.train(resume_from_checkpoint=f"{tmp_path}/checkpoint-1")
 
 
 def test_bfloat16(tmp_path):
@@ -418,12 +578,23 @@ def test_a_layer_only_where_one_is_needed(tmp_path):
         ({"objective": VAdD}, "objective must be an objective"),
         ({"compute_loss_func": print}, "compute_loss_func and an objective are two losses"),
         ({"unlabeled_batch_size": -1}, "unlabeled_batch_size must be at least 1, got -1"),
+        ({"train_dataset": Stream()}, r"say behind which module the layer goes, after=\.\.\."),
+        ({"unlabeled_dataset": Stream()}, "must have a length and rows by their number, got Stream"),
         ({"train_dataset": None}, r"say behind which module the layer goes, after=\.\.\."),
     ],
 )
 def test_bad_options_are_refused(tmp_path, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         AdversarialDropoutTrainer(bert(), arguments(tmp_path), **{"train_dataset": LABELED, **options})
+
+
+@pytest.mark.parametrize("seq2seq", [False, True])
+def test_a_model_that_shifts_labels_is_refused(tmp_path, seq2seq):
+    """Its loss is not that of its logits and labels: without a word, each token would be trained to predict itself."""
+    sizes = {"d_model": 16, "decoder_layers": 1, "encoder_layers": 1, "vocab_size": 40}
+    model = BartForConditionalGeneration(BartConfig(**sizes)) if seq2seq else BertLMHeadModel(BertConfig(**SIZES))
+    with pytest.raises(ValueError, match=r"(Bart|Bert).* predicts the next token.*Use a model for classification"):
+        AdversarialDropoutTrainer(model, arguments(tmp_path), train_dataset=LABELED, objective=CrossEntropy())
 
 
 def test_bad_training_arguments_are_refused(tmp_path):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from advdrop import VAT, CrossEntropy, PiModel, Ramp, SAdD, TemporalEnsembling, VAdD, qe
-from small import batch, close, quiet, run
+from advdrop import EMA, VAT, CrossEntropy, MeanTeacher, PiModel, Ramp, SAdD, Step, TemporalEnsembling, VAdD, qe
+from small import CLASSES, batch, close, noisy, only, quiet, run
 
 
 def test_weights_follow_the_schedule():
@@ -96,3 +96,21 @@ def test_a_term_of_your_own():
     model, rows = quiet(), batch()
     loss = run(model, CrossEntropy() + 0.1 * LogitNorm(), rows, seed=None)
     assert loss.terms["logit_norm"].item() == pytest.approx(model(rows["x"]).square().sum(1).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda: VAdD(target=EMA(0.9)), MeanTeacher, lambda: TemporalEnsembling(20, CLASSES)])
+def test_an_objective_can_train_one_network_after_the_other(make):
+    """What a term remembers of the first network has no influence on the second."""
+    objective, found = make(), []
+    for _ in range(2):
+        torch.manual_seed(0)
+        step = Step(noisy(), objective)
+        optimizer = torch.optim.SGD(step.parameters(), 0.5)
+        for number in range(3):
+            torch.manual_seed(number)
+            step(**only(batch(), "unlabeled", "index")).loss.backward()
+            optimizer.step()
+        found.append([tensor.detach().clone() for tensor in step.parameters()])
+    assert all(map(torch.equal, *found))
+    again = Step(step.model, objective)  # the same network: what it knows is kept
+    assert any(tensor.any() for tensor in again.objective.state_dict()[objective.name].values())

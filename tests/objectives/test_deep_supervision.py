@@ -99,3 +99,28 @@ def test_a_network_that_changed_since_the_heads_were_made(model):
     term = supervision(model)
     with pytest.raises(ValueError, match="2 heads for 1 hidden layers: 1"):
         run(model[:3], CrossEntropy() + term, batch(dtype=torch.float64))
+
+
+def test_rows_without_a_label_are_left_out(model):
+    rows, term = batch(dtype=torch.float64), supervision(model)
+    x, y = rows["x"], rows["y"].clone()
+    y[::3] = -100
+    found = run(model, term, {"x": x, "y": y}, ignore_index=-100).loss
+    torch.testing.assert_close(found, run(model, term, {"x": x[y >= 0], "y": y[y >= 0]}).loss)
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(FEATURES, 8, batch_first=True), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.last(self.lstm(x)[0][:, -1])
+
+
+def test_a_module_that_returns_a_tuple():
+    model, x, y = Reader(), torch.randn(4, 3, FEATURES), torch.arange(4) % CLASSES
+    term = DeepSupervision.of(model, x, CLASSES, ("lstm",))
+    [head] = term.heads
+    expected = squared_hinge(head(model.lstm(x)[0].flatten(1)), y).mean()
+    torch.testing.assert_close(run(model, term, {"x": x, "y": y}).loss, expected)

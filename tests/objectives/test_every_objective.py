@@ -32,8 +32,12 @@ ADDITIVE = [name for name in TABLE if name not in DRAWS_PER_BATCH | MIXES_ROWS]
 
 
 def warm(model, objective, **options):
-    """A step of a copy of the model: temporal ensembling says nothing before it has seen the rows once."""
+    """A step of a copy of the model: temporal ensembling says nothing before it has seen the rows once.
+
+    What a term remembers belongs to the copy. As in a resumed training, it is loaded for the model itself.
+    """
     run(copy.deepcopy(model), objective, **options)
+    objective.load_state_dict(objective.state_dict())
     return objective
 
 

@@ -228,3 +228,49 @@ def test_teachers_that_cannot_teach():
         run(quiet(), VAdD(target=broken), rows)
     with pytest.raises(TypeError, match=r"a network .a teacher. or an EMA, got 'teacher'"):
         VAdD(target="teacher")
+
+
+class Wave(nn.Module):
+    """Has complex weights, and a buffer that grows."""
+
+    def __init__(self):
+        super().__init__()
+        self.complex = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.real = nn.Parameter(torch.ones(2))
+        self.register_buffer("cache", torch.zeros(1))
+
+
+def test_complex_weights_are_averaged_and_a_buffer_of_another_shape_is_copied():
+    model, ema = Wave(), EMA(decay=0.9)
+    ema.update(model)
+    with torch.no_grad():
+        model.complex.mul_(3j)
+        model.real.mul_(3)
+    model.cache = torch.ones(4)
+    ema.update(model)
+    averaged = ema.network(model)
+    torch.testing.assert_close(averaged.complex.detach(), torch.full((2,), 0.5 + 1.5j))
+    torch.testing.assert_close(averaged.real.detach(), torch.full((2,), 2.0))
+    assert averaged.cache.tolist() == [1.0] * 4
+    assert ema.weights(model).keys() == {"complex", "real", "cache"}
+
+
+def test_an_average_in_two_terms_has_one_update_for_each_step():
+    ema = EMA(decay=0.5)
+    step = Step(noisy(), VAdD(target=ema) + VAdD(target=ema, noise="shared"))
+    for updates in (1, 2):
+        step(**only(batch(), "unlabeled"))
+        assert ema.updates == updates
+
+
+def probabilities(seed):
+    torch.manual_seed(seed)
+    layer = AdversarialDropout(p=0.5, delta=0.2)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), layer, nn.Linear(8, CLASSES), nn.Softmax(1))
+
+
+def test_a_function_that_makes_logits_of_tensors_is_for_the_teacher_too():
+    student, teacher, rows = probabilities(0), probabilities(1), only(batch(), "unlabeled")
+    found = run(student, VAdD(target=teacher, noise="shared"), rows, logits=torch.log)
+    expected = run(student[:-1], VAdD(target=teacher[:-1], noise="shared"), rows)
+    torch.testing.assert_close(found.loss, expected.loss)

@@ -310,6 +310,64 @@ def test_values_and_many_labels_against_torch():
     torch.testing.assert_close(run(one, SquaredError(), {"x": x, "y": y[:, 0]}).loss, F.mse_loss(one(x)[:, 0], y[:, 0]))
 
 
+@pytest.mark.parametrize(
+    ("objective", "loss"),
+    [(SquaredError(), F.mse_loss), (BinaryCrossEntropy(), F.binary_cross_entropy_with_logits)],
+)
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
+def test_outputs_without_a_label_are_left_out_of_a_loss_of_values(objective, loss, kind):
+    model, x, y = nn.Linear(4, CLASSES), torch.randn(5, 4), torch.randint(2, (5, CLASSES)).to(kind)
+    y[0, 1], y[2, :2], y[3] = IGNORED, IGNORED, IGNORED
+    found = run(model, objective, {"x": x, "y": y}, ignore_index=IGNORED).loss
+    rows = [(model(x)[row][y[row] != IGNORED], y[row][y[row] != IGNORED].float()) for row in (0, 1, 2, 4)]
+    torch.testing.assert_close(found, torch.stack([loss(*row) for row in rows]).mean())
+    one, y = nn.Linear(4, 1), torch.tensor([0, 1, IGNORED, 1, 0]).to(kind)
+    found = run(one, SquaredError(), {"x": x, "y": y}, ignore_index=IGNORED).loss
+    torch.testing.assert_close(found, F.mse_loss(one(x)[y != IGNORED, 0], y[y != IGNORED].float()))
+    with pytest.warns(UserWarning, match="all labels of this batch are ignore_index=-100"):
+        run(one, objective, {"x": x, "y": torch.full_like(y, IGNORED)}, ignore_index=IGNORED)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
+def test_many_labels_of_tokens_with_padding(kind):
+    """As a Hugging Face collator pads them, with the classes last."""
+    model, x, y = nn.Linear(4, CLASSES), torch.randn(2, 5, 4), torch.randint(2, (2, 5, CLASSES)).to(kind)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    y[1, 3:] = IGNORED
+
+    objective, inputs = BinaryCrossEntropy() + PiModel(divergence=bernoulli_kl), {"x": x, "attention_mask": mask}
+    rows = [
+        F.binary_cross_entropy_with_logits(model(x)[row, :size], y[row, :size].float())
+        for row, size in enumerate((5, 3))
+    ]
+    for ignored in (IGNORED, None):
+        found = Step(Where(model), objective, classes=-1, ignore_index=ignored)(inputs, y).loss
+        torch.testing.assert_close(found, torch.stack(rows).mean())
+
+
+def test_soft_labels_of_places_must_sum_to_one_where_they_count():
+    model, x, y = nn.Conv1d(4, CLASSES, 1), torch.randn(2, 4, 3), torch.randn(2, CLASSES, 3).softmax(1)
+    run(model, CrossEntropy(), {"x": x, "y": y})
+    y[1, :, 2] = 0.5
+    for objective in (CrossEntropy(), CrossEntropy(label_smoothing=0.1)):
+        with pytest.raises(ValueError, match=r"soft labels must sum to 1 over the 3 classes, got a sum of 1\.5"):
+            run(model, objective, {"x": x, "y": y})
+        counts = {"where": torch.tensor([[1, 1, 1], [1, 1, 0]])}
+        run(Where(model), objective, {"x": {"x": x, **counts}, "y": y}, mask="where")
+
+
+class Where(nn.Module):
+    """Takes a mask and leaves it to the step."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, **masks):
+        del masks
+        return self.model(x)
+
+
 def test_the_mask_can_be_a_name_a_position_a_function_or_nothing():
     tagger, (inputs, y) = Tagger(0.0), text()
     y, ids, mask = y.clamp_min(0), inputs["input_ids"], inputs["attention_mask"]

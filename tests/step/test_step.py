@@ -93,6 +93,7 @@ BAD_OUTPUTS = {
     "no such name": (lambda z: Named(z, z), "scores", r"got Named without 'scores'$"),
     "no such key": (lambda z: {"logits": z}, "scores", r"got dict without 'scores'$"),
     "no such position": (lambda z: (z, z), 2, r"got tuple without 2$"),
+    "one value": (lambda z: z[:, 0], None, r"got \(8,\); if it is one value per example, use.*unsqueeze\(1\)"),
     "wrong part": (lambda z: (z, z[0]), 1, r"\(B, C, \*D\), got \(3,\)$"),
 }
 
@@ -150,6 +151,27 @@ def test_inputs_of_any_kind(wrap, make, labeled, apart):
         loss = run(network, objective, given).loss
         results.append([loss, *gradients(model, loss)])
     close(*results, 1e-6)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_complex_inputs(reuse):
+    """Such as the samples of a radio signal."""
+
+    class Radio(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.filter, self.rest = nn.Linear(4, FEATURES, dtype=torch.complex64), quiet()
+
+        def forward(self, x):
+            return self.rest(self.filter(x).abs())
+
+    torch.manual_seed(0)
+    model, rows = Radio(), {"x": torch.randn(8, 4, dtype=torch.complex64), "y": torch.arange(8) % CLASSES}
+    objective, filtered = CrossEntropy() + SAdD(delta=0.2), rows | {"x": model.filter(rows["x"]).abs()}
+    found = run(model, objective, rows, reuse=reuse)
+    torch.testing.assert_close(found.loss, run(model.rest, objective, filtered).loss)
+    with pytest.raises(TypeError, match=r"one floating-point tensor, got torch\.complex64"):
+        run(model, VAT(), rows, reuse=reuse)
 
 
 def test_labeled_and_unlabeled_inputs_of_different_kinds(apart):

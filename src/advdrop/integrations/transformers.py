@@ -9,6 +9,7 @@ saving and prediction are those of the ``Trainer``, and a checkpoint has the key
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -25,7 +27,8 @@ from advdrop.insertion import adversarial_layers, insert, places
 from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, VAdD
 from advdrop.randomness import derived_seed
 from advdrop.schedules import Ramp
-from advdrop.step.outputs import Classes
+from advdrop.step.batch import row_count
+from advdrop.step.outputs import ATTENTION_MASK, Classes, Logits, Mask
 from advdrop.step.step import Loss, Step, weight_at
 
 STATE = "objective.pt"
@@ -61,6 +64,8 @@ class AdversarialDropoutMixin(_Base):
         delta: float = 0.05,
         granularity: Granularity = "feature",
         classes: Classes = -1,
+        logits: Logits = None,
+        mask: Mask = ATTENTION_MASK,
         **options: Any,
     ) -> None:
         if options.get("compute_loss_func") is not None:
@@ -79,10 +84,16 @@ class AdversarialDropoutMixin(_Base):
                 f"the objective needs one column of labels, got {', '.join(self.label_names) or 'none'}; set "
                 "TrainingArguments(label_names=['labels'])"
             )
+        if getattr(self.model, "can_generate", bool)():
+            raise ValueError(
+                f"{type(self.model).__name__} predicts the next token: it shifts labels, or makes inputs of them, "
+                "and a classifier does not. Use a model for classification, or a Step in a loop of your own, with "
+                "Step(..., logits=lambda output: output.logits[:, :-1]) and the labels labels[:, 1:]"
+            )
         self.training_objective = CrossEntropy() + Ramp(1.0, over=0.3) * VAdD() if objective is None else objective
         if not isinstance(self.training_objective, Objective):
             raise TypeError(f"objective must be an objective such as CrossEntropy() + VAdD(), got {objective!r}")
-        self.classes: Classes = classes
+        self.output_options = {"classes": classes, "logits": logits, "mask": mask}
         self.after, self.layer_options = after, {"p": p, "delta": delta, "granularity": granularity}
         self.unlabeled_dataset = unlabeled_dataset
         self.unlabeled_batch_size = checks.count(
@@ -93,6 +104,7 @@ class AdversarialDropoutMixin(_Base):
         self._labeled_share, self._other_share = _Share(), _Share()
         self._unlabeled_rows: tuple[Any, Callable[[Any], Any]] | None = None
         self._turn = (-1, 0)
+        self._update_rows: tuple[int, list[int]] = (-1, [])
         self._resumed: Path | None = None
         self.add_callback(_SaveObjective(self))
         if unlabeled_dataset is not None:
@@ -115,7 +127,9 @@ class AdversarialDropoutMixin(_Base):
         update = self.state.global_step
         self._turn = update, self._turn[1] + 1 if self._turn[0] == update else 0
         batch = self._batch(inputs)
-        self._set_shares(batch["y"], num_items_in_batch)
+        labeled = 0 if batch["y"] is None else len(batch["y"])
+        other = labeled if batch["unlabeled"] is None else row_count(batch["unlabeled"])
+        self._set_shares(labeled, other or 0, num_items_in_batch)
         # Masks have a generator of their own: a resumed run has the same, and dropout has the noise of a plain Trainer.
         seed = derived_seed(self.args.seed, "masks", *self._turn, self.args.process_index)
         batch["generator"] = torch.Generator(self.args.device).manual_seed(seed)
@@ -128,17 +142,22 @@ class AdversarialDropoutMixin(_Base):
         last = resume_from_checkpoint
         if last is True:
             last = get_last_checkpoint(self.args.output_dir)
-        self._resumed = Path(last) if last and (Path(last) / STATE).is_file() else None
+        self._resumed = Path(last) if last else None
+        if last:
+            self._step = None  # it loads the weights of the teacher when it is made
         return super().train(resume_from_checkpoint, *args, **options)
 
     def get_train_dataloader(self) -> Any:
         """Return the data loader of the ``Trainer``; a row without a label gets the label -100."""
         own: Any = self.data_collator
-        self.data_collator = LabelMissing(own, ("labels", "label", "label_ids", *self.label_names))
+        self.data_collator = self._label_missing(own)
         try:
             return super().get_train_dataloader()
         finally:
             self.data_collator = own
+
+    def _label_missing(self, collate: Any) -> LabelMissing:
+        return LabelMissing(collate, (*self.label_names, "labels", "label", "label_ids"))
 
     def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
         """Log also the value of each term in the last step, such as ``vadd_kl``."""
@@ -159,35 +178,80 @@ class AdversarialDropoutMixin(_Base):
             shares = {"labeled": self._labeled_share, "unlabeled": self._other_share}
             parts = self.training_objective.parts
             scaled = Combination(tuple(((*factors, shares[term.rows]), term) for factors, term in parts))
-            self._step = Step(network, scaled, classes=self.classes, ignore_index=UNLABELED)
-            if self._resumed is not None:
-                self._step.objective.load_state_dict(torch.load(self._resumed / STATE, weights_only=True))
-                self._resumed = None
+            self._step = Step(network, scaled, ignore_index=UNLABELED, **self.output_options)  # type: ignore[arg-type]
+            if self._resumed is not None and self._step.objective.state_dict():
+                if (self._resumed / STATE).is_file():
+                    self._step.objective.load_state_dict(torch.load(self._resumed / STATE, weights_only=True))
+                else:
+                    warnings.warn(
+                        f"{self._resumed} has no {STATE}: what the objective remembers, such as the weights of a "
+                        "teacher, starts again from the weights of the checkpoint",
+                        stacklevel=2,
+                    )
+            self._resumed = None
         return self._step
 
-    def _set_shares(self, y: Tensor | None, num_items: Tensor | int | None) -> None:
-        """Weigh the terms, so that accumulated batches have the loss of one large batch.
+    def get_batch_samples(self, *args: Any, **options: Any) -> Any:
+        """Return the batches of the next update as the ``Trainer`` does, and count their rows."""
+        samples, items = super().get_batch_samples(*args, **options)
+        self._update_rows = self.state.global_step, []
+        if len(samples) > 1 or self.args.world_size > 1:
+            total = torch.tensor([self._row_counts(inputs) for inputs in samples] or [(0, 0)]).sum(0)
+            if self._over_processes() > 1:
+                total = self.accelerator.gather(total.to(self.args.device)[None]).sum(0)
+            self._update_rows = self.state.global_step, total.tolist()
+        return samples, items
 
-        The Trainer divides the loss by the number of batches, unless the model takes the number of items. In that case
-        it is divided here, and each row with a label counts the same. Items may also be tokens: then each batch counts
-        the same.
+    def _over_processes(self) -> int:
+        """Return the number of processes whose rows are counted together."""
+        return self.args.world_size if self.args.average_tokens_across_devices else 1
+
+    def _set_shares(self, labeled: int, other: int, num_items: Tensor | int | None) -> None:
+        """Weigh the terms, so that accumulated batches have the loss of one large batch: each row counts the same.
+
+        Args:
+            labeled: the number of labeled rows of this batch.
+            other: the number of rows that terms without labels run on.
+            num_items: what the Trainer counted. It divides the loss by the number of batches, unless the model takes
+                this number.
         """
-        divided = self.model_accepts_loss_kwargs and num_items is not None
-        share = 1.0 / self.current_gradient_accumulation_steps if divided else 1.0
-        self._labeled_share.value, self._other_share.value = 0.0 if y is None else share, share
-        if divided and y is not None and y.dim() == 1:
-            processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-            self._labeled_share.value = len(y) * processes / max(1, int(num_items or 0))
+        update, total = self._update_rows
+        shares = [1.0 if labeled else 0.0, 1.0]
+        if total and update == self.state.global_step:
+            divided = self.model_accepts_loss_kwargs and num_items is not None
+            factor = self._over_processes() * (1 if divided else self.current_gradient_accumulation_steps)
+            shares = [factor * rows / max(1, all_rows) for rows, all_rows in zip((labeled, other), total, strict=True)]
+        self._labeled_share.value, self._other_share.value = shares
+
+    def _row_counts(self, inputs: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the number of labeled rows of a batch, and of the rows that terms without labels run on."""
+        known = self._known_rows(inputs)
+        labeled = int(known.sum())
+        if self.unlabeled_dataset is not None:
+            return labeled, self.unlabeled_batch_size
+        return labeled, len(known) - labeled or labeled
+
+    def _known_rows(self, inputs: Mapping[str, Any]) -> Tensor:
+        """Return which rows of a batch have a label, ``(B,)``."""
+        [name] = self.label_names
+        y = inputs.get(name)
+        tensors = (value for key, value in inputs.items() if key != name and isinstance(value, Tensor))
+        rows = next((len(value) for value in tensors if value.dim() > 0), None)
+        if rows is None:
+            raise ValueError(f"there is no tensor with rows among the inputs {', '.join(inputs)}")
+        if y is not None and len(y) != rows:
+            raise ValueError(f"got {len(y)} labels for {rows} rows")
+        return torch.zeros(rows, dtype=torch.bool) if y is None else y.ne(UNLABELED).view(rows, -1).any(1)
 
     def _batch(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Divide a batch into labeled and unlabeled rows."""
         [name] = self.label_names
-        x, y = {key: value for key, value in inputs.items() if key != name}, inputs.get(name)
-        rows = len(next(value for value in x.values() if isinstance(value, Tensor)))
-        if y is not None and len(y) != rows:
-            raise ValueError(f"got {len(y)} labels for {rows} rows")
-        known = torch.zeros(rows, dtype=torch.bool) if y is None else y.ne(UNLABELED).view(rows, -1).any(1)
-        count = int(known.sum())
+        x, y, known = (
+            {key: value for key, value in inputs.items() if key != name},
+            inputs.get(name),
+            self._known_rows(inputs),
+        )
+        rows, count = len(known), int(known.sum())
         batch: dict[str, Any] = {"x": x if count else None, "y": y if count else None, "unlabeled": None}
         if count < rows:
             if self.unlabeled_dataset is not None:
@@ -206,7 +270,7 @@ class AdversarialDropoutMixin(_Base):
         """Return the next unlabeled rows. They depend on the number of the step alone: a resumed run has the same."""
         if self._unlabeled_rows is None:  # the columns that the model does not take are left out, as the Trainer does
             loader: Any = self.get_test_dataloader(self.unlabeled_dataset)
-            self._unlabeled_rows = loader.dataset, loader.collate_fn
+            self._unlabeled_rows = loader.dataset, self._label_missing(loader.collate_fn)
         dataset, collate = self._unlabeled_rows
         update, turn = self._turn
         number = update * self.args.gradient_accumulation_steps + turn
@@ -218,11 +282,11 @@ class AdversarialDropoutMixin(_Base):
     def _check_unlabeled(self) -> None:
         """Raise an error if the rows of the unlabeled data set cannot be inputs of the model."""
         data = self.unlabeled_dataset
-        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        if not hasattr(data, "__len__") or not _has_rows(data):
             raise TypeError(f"unlabeled_dataset must have a length and rows by their number, got {type(data).__name__}")
         if len(data) == 0:
             raise ValueError("unlabeled_dataset is empty; leave it out to run all terms on the rows of train_dataset")
-        row, labeled = data[0], self.train_dataset[0] if hasattr(self.train_dataset, "__getitem__") else {}
+        row, labeled = data[0], self.train_dataset[0] if _has_rows(self.train_dataset) else {}
         if isinstance(row, Mapping) and isinstance(labeled, Mapping):
             taken = set(signature(self.model.forward).parameters) - set(self.label_names)
             missing = [key for key in labeled if key in taken and key not in row]
@@ -239,9 +303,10 @@ class AdversarialDropoutMixin(_Base):
             return
         after = self.after
         if after is None:
-            if not hasattr(self.train_dataset, "__getitem__"):
+            if not _has_rows(self.train_dataset):
                 raise ValueError("say behind which module the layer goes, after=...: train_dataset has no first row")
-            batch = self.get_test_dataloader(self.train_dataset).collate_fn([self.train_dataset[0]])
+            collate = self._label_missing(self.get_test_dataloader(self.train_dataset).collate_fn)
+            batch = collate([self.train_dataset[0]])
             after = place_before_output(self.model, self._prepare_inputs(dict(batch)), self.label_names)
         insert(self.model, after, **self.layer_options)  # type: ignore[arg-type]
         self.after = after
@@ -269,6 +334,8 @@ class AdversarialDropoutTrainer(AdversarialDropoutMixin, Trainer):
             of a row share a mask, and padding changes nothing.
         classes: the dimension of the classes if the output has places: -1 for the logits ``(B, T, C)`` of token
             classification, 1 for the logits ``(B, C, *D)`` of segmentation.
+        logits: how to get the logits from what the model returns, see :class:`advdrop.Step`; 0 for a tuple.
+        mask: which places count, see :class:`advdrop.Step`; None for all.
         options: the keyword arguments of ``Trainer``.
     """
 
@@ -278,7 +345,7 @@ class LabelMissing:
 
     Args:
         collate: the other collator.
-        names: the names that a column of labels may have.
+        names: the names that a column of labels may have; the first is that of a batch without any label.
 
     >>> LabelMissing(list, ("labels",))([{"x": 1, "labels": 3}, {"x": 2}])
     [{'x': 1, 'labels': 3}, {'x': 2, 'labels': -100}]
@@ -289,17 +356,28 @@ class LabelMissing:
 
     def __call__(self, rows: list[Any]) -> Any:
         """Return the batch."""
-        if rows and all(isinstance(row, Mapping) for row in rows):
-            found = (name for name in self.names if any(row.get(name) is not None for row in rows))
-            name = next(found, self.names[0])
-            known: Mapping[str, Any] = next((row for row in rows if row.get(name) is not None), {})
-            rows = [row if row.get(name) is not None else {**row, name: _no_label(row, known, name)} for row in rows]
-        return self.collate(rows)
+        if not rows or not all(isinstance(row, Mapping) for row in rows):
+            return self.collate(rows)
+        rows = [{key: item for key, item in row.items() if key not in self.names or item is not None} for row in rows]
+        name = next((name for name in self.names if any(name in row for row in rows)), None)
+        if name is None:
+            return self._without_labels(rows)
+        known: Mapping[str, Any] = next(row for row in rows if name in row)
+        return self.collate([row if name in row else {**row, name: _no_label(row, known, name)} for row in rows])
+
+    def _without_labels(self, rows: list[Any]) -> Any:
+        """Return a batch in which no row has a label, so that nobody knows the form of a label."""
+        try:
+            batch = self.collate(rows)
+        except KeyError:  # a collator that needs the column
+            return self.collate([{**row, self.names[0]: UNLABELED} for row in rows])
+        batch[self.names[0]] = torch.full((len(rows),), UNLABELED)
+        return batch
 
 
 def _no_label(row: Mapping[str, Any], known: Mapping[str, Any], name: str) -> Any:
     """Return -100 in the form of another row's label: for the row, for each class or for each token."""
-    label = torch.as_tensor(known.get(name, UNLABELED))
+    label = torch.as_tensor(known[name])
     if label.dim() == 0:
         return UNLABELED
     of_tokens = not label.is_floating_point() and len(label) == len(known.get("input_ids", ()))
@@ -371,11 +449,26 @@ def shuffled(rows: int, first: int, count: int, seed: int) -> list[int]:
     return chosen
 
 
+def _has_rows(data: Any) -> bool:
+    """Return True if a data set has rows by their number."""
+    return hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)
+
+
 def _rows(inputs: Mapping[str, Any], chosen: Tensor) -> dict[str, Any]:
-    """Return some of the rows of each tensor."""
-    rows = len(chosen)
-    own = {key: isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows for key, value in inputs.items()}
-    return {key: value[chosen] if own[key] else value for key, value in inputs.items()}
+    """Return some of the rows of each tensor and of each list; a tensor of one row belongs to all rows."""
+    rows, found = len(chosen), dict(inputs)
+    for key, value in inputs.items():
+        if not isinstance(value, Tensor | list) or (isinstance(value, Tensor) and value.dim() == 0):
+            continue
+        if len(value) not in (1, rows):
+            shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{len(value)} items"
+            raise ValueError(
+                f"a batch of {rows} rows, some without a label, cannot be divided: its input {key} has {shown}; put "
+                "the rows without a label into unlabeled_dataset"
+            )
+        if len(value) == rows:
+            found[key] = value[chosen] if isinstance(value, Tensor) else [value[row] for row in chosen.nonzero()]
+    return found
 
 
 def _run(step: Step, model: nn.Module, batch: dict[str, Any]) -> Loss:

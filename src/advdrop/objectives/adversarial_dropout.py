@@ -127,7 +127,7 @@ class AdD(Term):
     def attach(self, model: nn.Module) -> None:
         """Let a target with a state, such as an EMA, start from this network."""
         if isinstance(self.target, EMA):
-            self.target.attach(model)
+            self.target.start(model)
 
     def term_state(self) -> dict[str, Tensor]:
         """Return the state of the target, if it has one."""

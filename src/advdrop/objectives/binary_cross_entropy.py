@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,8 +22,8 @@ class BinaryCrossEntropy(Supervised):
     """Binary cross-entropy, −1/C Σ_c y_c log o_c + (1 − y_c) log(1 − o_c), with o = sigmoid of the logits.
 
     The labels have the shape of the output, ``(B, C)``, with values in [0, 1]. It is the mean over the C outputs, as in
-    ``torch.nn.BCEWithLogitsLoss``, and over the places of ``(B, C, *D)``. Compare outputs with
-    ``divergence=advdrop.bernoulli_kl``.
+    ``torch.nn.BCEWithLogitsLoss``, and over the places of ``(B, C, *D)``. Outputs whose label is the ``ignore_index``
+    of the step are left out. Compare outputs with ``divergence=advdrop.bernoulli_kl``.
 
     >>> from advdrop import Step, VAdD, bernoulli_kl
     >>> objective = BinaryCrossEntropy() + VAdD(divergence=bernoulli_kl)
@@ -32,11 +31,10 @@ class BinaryCrossEntropy(Supervised):
 
     def of(self, passes: Passes, logits: Tensor) -> Tensor:
         """Return the loss at these logits, ``(B,)``."""
-        y = passes.values(logits).to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
-        checks.unit_interval("multi-label targets", y)
-        return passes.compare(_loss, y, logits, self.rows)
+        return passes.compare_values(_loss, logits)
 
 
 def _loss(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     del given
+    checks.unit_interval("multi-label targets", target)
     return F.binary_cross_entropy_with_logits(logits.to(target.dtype), target, reduction="none").mean(1)

@@ -60,14 +60,18 @@ class CrossEntropy(Supervised):
             )
         else:
             y = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
-            if logits.dim() == 2:  # with places, those that do not count may hold anything
+            if logits.dim() == 2:
                 checks.distributions("soft labels", y)
-        plain = self._factors is None and self.label_smoothing == 0.0
-        loss = cross_entropy if plain else self._weighted
+        loss = self._at_places if y.is_floating_point() and logits.dim() > 2 else self._loss
         return passes.compare(loss, y, logits, self.rows, given="probabilities", labeled=True)
 
-    def _weighted(self, target: Tensor, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
-        del given
+    def _at_places(self, target: Tensor, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
+        checks.distributions("soft labels", target, zeros=True)  # places that do not count have zeros here
+        return self._loss(target, logits, given=given)
+
+    def _loss(self, target: Tensor, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
+        if self._factors is None and self.label_smoothing == 0.0:
+            return cross_entropy(target, logits, given=given)
         logits = logits.float() if logits.dtype.itemsize < 4 else logits
         if target.is_floating_point():
             target = target.to(logits.dtype)

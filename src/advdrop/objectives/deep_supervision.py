@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advdrop import checks
+from advdrop.divergences import Given
 from advdrop.eval_mode import eval_mode
 from advdrop.hidden import Place, watched
 from advdrop.objectives.base import Term
@@ -72,11 +73,11 @@ class DeepSupervision(Term):
         hidden = passes.hidden(self.rows)
         if len(hidden) != len(self.heads):
             raise ValueError(f"there are {len(self.heads)} heads for {len(hidden)} hidden layers: {', '.join(hidden)}")
-        y = passes.batch.labels()
-        values = []
+        y, values = passes.labels(), []
         for head, h in zip(self.heads, hidden.values(), strict=True):
             assert isinstance(head, nn.Linear)
-            values.append(squared_hinge(head(features(h).to(head.weight.dtype)), y))
+            outputs = head(features(h).to(head.weight.dtype))
+            values.append(passes.compare(_hinge, y, outputs, self.rows, labeled=True))
         return torch.stack(values).sum(0)
 
 
@@ -89,6 +90,11 @@ def features(h: Tensor) -> Tensor:
     if h.dim() == 4:
         h = F.adaptive_avg_pool2d(h, (min(SIDE, h.shape[2]), min(SIDE, h.shape[3])))
     return h.flatten(1)
+
+
+def _hinge(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+    del given
+    return squared_hinge(logits, target)
 
 
 def squared_hinge(outputs: Tensor, y: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from advdrop import checks
+from advdrop.objectives.same import Same
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -28,7 +29,8 @@ class EMA:
 
     α is min(1 − 1/(t + 1), decay) after t updates, so the first ones are a plain mean and the initial weights are soon
     forgotten. Floating-point buffers, such as the running statistics of batch norm, are averaged as well; integers are
-    copied. Averages of half-precision weights are kept in float32.
+    copied, and so is a buffer that is new or has another shape than before. Averages of half-precision weights are kept
+    in float32. The average belongs to one network: a step with another network starts it again.
 
     Args:
         decay: α in the long run.
@@ -53,19 +55,34 @@ class EMA:
         self.decay, self.every = decay, checks.count("every", every)
         self.updates = self.steps = 0
         self.average: dict[str, Tensor] = {}
+        self._network, self._passes = Same(), Same()
 
     def __repr__(self) -> str:
         """Return the options as they would be typed."""
         return f"EMA(decay={self.decay}, every={self.every})"
 
+    def start(self, model: nn.Module) -> None:
+        """Begin the training of a network, or continue it: the average of another network is forgotten."""
+        if self._network.differs(model):
+            self.updates, self.steps, self.average = 0, 0, {}
+        self.attach(model)
+
     def attach(self, model: nn.Module) -> None:
-        """Start from the weights of a network, unless this is the average of such a network already."""
-        shapes = {name: tensor.shape for name, tensor in self.average.items()}
+        """Start from the weights of a network, unless this is the average of such weights already."""
         if any(is_lazy(tensor) for tensor in model.parameters()):
             raise ValueError("an EMA needs weights that exist: run the network once, or replace its lazy modules")
-        if shapes != {name: tensor.shape for name, tensor in _tensors(model)}:
+        if not all(self._has(name, tensor) for name, tensor in model.named_parameters()):
             self.updates = self.steps = 0
-            self.average = {name: _wide(tensor).clone() for name, tensor in _tensors(model)}
+            self.average = {}
+        now = _tensors(model)
+        if len(now) != len(self.average) or not all(self._has(name, tensor) for name, tensor in now):
+            averages = self.average
+            self.average = {
+                name: averages[name] if self._has(name, tensor) else _wide(tensor).clone() for name, tensor in now
+            }
+
+    def _has(self, name: str, tensor: Tensor) -> bool:
+        return name in self.average and self.average[name].shape == tensor.shape
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
@@ -74,7 +91,7 @@ class EMA:
         weight = max(1.0 / (self.updates + 1), 1.0 - self.decay)
         for name, tensor in _tensors(model):
             now = _wide(tensor)
-            copied = self.updates == 0 or not tensor.is_floating_point()
+            copied = self.updates == 0 or not _averaged(tensor)
             self.average[name] = now.clone() if copied else self.average[name].to(now).lerp_(now, weight)
         self.updates += 1
 
@@ -86,7 +103,7 @@ class EMA:
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the averages in the precision of the network; without integers."""
-        return {name: self.average[name].to(tensor) for name, tensor in _tensors(model) if tensor.is_floating_point()}
+        return {name: self.average[name].to(tensor) for name, tensor in _tensors(model) if _averaged(tensor)}
 
     def network(self, model: Model) -> Model:
         """Return a copy of the network with the averaged weights, in evaluation mode."""
@@ -100,7 +117,8 @@ class EMA:
     def __call__(self, passes: Passes, rows: Rows) -> Tensor:
         """Return g(x) = f(x, θ') as logits, after an update if this is a training step."""
         model = passes.network.model
-        if torch.is_grad_enabled():  # a validation loss is computed without gradients
+        # A validation loss is computed without gradients. Several terms of a step may have the same target.
+        if torch.is_grad_enabled() and self._passes.changes(passes):
             self.follow(model)
         return passes.steady(rows, self.weights(model))
 
@@ -117,10 +135,15 @@ class EMA:
                 checks.same_shape(f"the saved average of {name}", found[name], "this one", tensor)
         self.updates, self.steps = map(int, state["counts"])
         self.average = {name: tensor.clone() for name, tensor in found.items()}
+        self._network = Same()
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _averaged(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _wide(tensor: Tensor) -> Tensor:

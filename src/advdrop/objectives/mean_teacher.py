@@ -62,7 +62,7 @@ class MeanTeacher(Term):
 
     def attach(self, model: nn.Module) -> None:
         """Let the teacher start from this network."""
-        self.teacher.attach(model)
+        self.teacher.start(model)
 
     def term_state(self) -> dict[str, Tensor]:
         """Return the weights of the teacher."""

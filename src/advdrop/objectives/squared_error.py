@@ -20,7 +20,8 @@ class SquaredError(Supervised):
     """Squared error of the labeled rows, the mean over the outputs of (y − f(x, εs))².
 
     The outputs are values, and no softmax is applied. The labels have the shape of the output; for one output, ``(B,)``
-    is enough. Compare outputs with ``divergence=advdrop.mse``.
+    is enough. Outputs whose label is the ``ignore_index`` of the step are left out. Compare outputs with
+    ``divergence=advdrop.mse``.
 
     >>> from advdrop import VAdD, mse
     >>> objective = SquaredError() + VAdD(divergence=mse)
@@ -28,4 +29,4 @@ class SquaredError(Supervised):
 
     def of(self, passes: Passes, logits: Tensor) -> Tensor:
         """Return the loss at these outputs, ``(B,)``."""
-        return passes.compare(mse, passes.values(logits).to(logits.dtype), logits, self.rows)
+        return passes.compare_values(mse, logits)

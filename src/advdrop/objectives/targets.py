@@ -26,7 +26,8 @@ class Teacher:
     """Another network as the target, g(x) = h(x) in evaluation mode and without gradients.
 
     It gets the same inputs as the network that is trained and must have the same outputs; otherwise it may be of any
-    architecture. If it returns a tensor, that is its logits; otherwise they are found as those of the network.
+    architecture. If it returns a tensor, that is its logits; otherwise they are found as those of the network. If both
+    return a tensor, and ``Step(..., logits=...)`` is a function, the function is for both.
 
     Args:
         network: the teacher. It is moved to the device of the batch.
@@ -39,7 +40,7 @@ class Teacher:
         first = next(self.network.parameters(), None)
         if first is not None and first.device != passes.batch.device:
             self.network.to(passes.batch.device)
-        taught, own = passes.taught(self.network, rows), passes.clean(rows).logits
+        own, taught = passes.clean(rows).logits, passes.taught(self.network, rows)
         name = type(self.network).__name__
         if taught.shape != own.shape:
             raise ValueError(

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from advdrop import checks
 from advdrop.divergences import Divergence, qe
 from advdrop.objectives.base import Term
+from advdrop.objectives.same import Same
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -45,6 +46,7 @@ class TemporalEnsembling(Term):
     rows: Rows = "unlabeled"
     ensemble: Tensor = field(init=False, repr=False)
     seen: Tensor = field(init=False, repr=False)
+    _network: Same = field(default_factory=Same, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if checks.fraction("momentum", self.momentum) == 1.0:
@@ -52,6 +54,11 @@ class TemporalEnsembling(Term):
         checks.function("divergence", self.divergence)
         self.ensemble = torch.zeros(checks.count("examples", self.examples), checks.count("classes", self.classes))
         self.seen = torch.zeros(self.examples)
+
+    def attach(self, model: nn.Module) -> None:
+        """Forget the outputs of another network."""
+        if self._network.differs(model):
+            self.ensemble, self.seen = torch.zeros_like(self.ensemble), torch.zeros_like(self.seen)
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return D for each row, ``(B,)``, and record the outputs."""
@@ -101,6 +108,7 @@ class TemporalEnsembling(Term):
         """Load the table and the counts."""
         checks.same_shape("the saved ensemble", state["ensemble"], "this one", self.ensemble)
         self.ensemble, self.seen = state["ensemble"].clone(), state["seen"].clone()
+        self._network = Same()
 
 
 def _gathered(tensor: Tensor) -> Tensor:

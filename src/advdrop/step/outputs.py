@@ -58,7 +58,11 @@ class Outputs:
         if not isinstance(found, Tensor) or found.dim() < 2:
             shown = tuple(found.shape) if isinstance(found, Tensor) else type(output).__name__
             way = "; say where they are with Step(..., logits=...), a position, a name or a function"
-            way = "" if isinstance(found, Tensor) else way if self.logits is None else f" without {self.logits!r}"
+            if isinstance(found, Tensor):
+                way = "; if it is one value per example, use Step(..., logits=lambda output: output.unsqueeze(1))"
+                way = way if found.dim() == 1 and self.logits is None and found is output else ""
+            elif self.logits is not None:
+                way = f" without {self.logits!r}"
             raise ValueError(f"the network must return logits (B, C) or (B, C, *D), got {shown}{way}")
         return self.classes_second(found)
 
@@ -81,7 +85,7 @@ class Outputs:
                 f"ignore_index={self.ignore_index} is also one of the classes 0..{logits.shape[1] - 1} of the network; "
                 f"give the places without a label another number, y.masked_fill(unlabeled, -100)"
             )
-        if y.shape == logits.shape:  # multi-label targets, not labels
+        if self.classes_second(y).shape == logits.shape:  # multi-label targets, not labels
             return None
         checks.labels_fit(y, logits)
         return y != self.ignore_index

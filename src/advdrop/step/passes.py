@@ -181,6 +181,7 @@ class Passes:
         # Passes and lower parts that ran as one batch, and that no term has asked for yet.
         self._ready: defaultdict[tuple[Rows, View], list[Any]] = defaultdict(list)
         self._joined = False
+        self._returns_tensor = False
         self._views_seen: Counter[Rows] = Counter()
 
     def inputs(self, rows: Rows) -> Inputs:
@@ -312,34 +313,59 @@ class Passes:
             given: what a floating-point target is.
             labeled: whether only places with a label count.
         """
-        where = self._counting(logits, rows, labeled)
-        value = over_places(divergence, target, logits, given=given, where=where)
-        return (
-            value if where is None else value * (len(where) / where.reshape(len(where), -1).any(1).sum().clamp_min(1))
-        )
+        return _over_examples(divergence, target, logits, given, self._counting(logits, rows, labeled))
 
-    def _counting(self, logits: Tensor, rows: Rows, labeled: bool) -> Tensor | None:
-        """Return the places that count, ``(B, *D)``; None if all do."""
-        rows, dense = self.batch.rows(rows), logits.dim() > 2
-        where = self.outputs.places(self.batch.inputs(rows)) if dense else None
+    def compare_values(self, divergence: Divergence, logits: Tensor) -> Tensor:
+        """Return D[y, output] of each labeled example, ``(B,)``, for labels of the shape of the output.
+
+        Every single output is a place: those whose label is the ``ignore_index`` do not count.
+
+        Args:
+            divergence: D; it is called with one output per row, ``(N, 1)``, if labels may be missing.
+            logits: the output, ``(B, C, *D)``.
+        """
+        y = self.values(logits)
+        target = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
+        where, missing = self._places(logits, "labeled"), self.outputs.ignore_index
+        if missing is None:
+            return _over_examples(divergence, target, logits, "logits", where)
+        has_label = y != missing
+        self._warn_if_none(has_label)
+        if where is not None:
+            has_label = has_label & where.unsqueeze(1)
+        target, logits, has_label = target.flatten(1), logits.flatten(1), has_label.flatten(1)
+        return _over_examples(divergence, target.unsqueeze(1), logits.unsqueeze(1), "logits", has_label)
+
+    def _places(self, logits: Tensor, rows: Rows) -> Tensor | None:
+        """Return the places that the mask of the inputs has, ``(B, *D)``; None if there is none."""
+        where = self.outputs.places(self.batch.inputs(rows)) if logits.dim() > 2 else None
         if where is not None and where.shape != logits.shape[:1] + logits.shape[2:]:
             raise ValueError(
                 f"the mask of the places, {tuple(where.shape)}, does not fit the output (B, C, *D), "
                 f"{tuple(logits.shape)}; say with Step(..., mask=...) which input has the mask, or mask=None"
             )
-        where = None if where is None else where != 0
-        if rows == "unlabeled" or not (dense or labeled):
+        return None if where is None else where != 0
+
+    def _counting(self, logits: Tensor, rows: Rows, labeled: bool) -> Tensor | None:
+        """Return the places that count, ``(B, *D)``; None if all do."""
+        rows = self.batch.rows(rows)
+        where = self._places(logits, rows)
+        if rows == "unlabeled" or not (logits.dim() > 2 or labeled):
             return where
         has_label = self.outputs.labeled(self.batch.labels(), logits)
         if has_label is None:
             return where
         if not labeled:  # an example without any label is unlabeled, and all its places count
             has_label = has_label | ~has_label.flatten(1).any(1).view(-1, *[1] * (has_label.dim() - 1))
-        elif checks.due("labels", has_label) and not has_label.any():
+        else:
+            self._warn_if_none(has_label)
+        return has_label if where is None else where & has_label
+
+    def _warn_if_none(self, has_label: Tensor) -> None:
+        if checks.due("labels", has_label) and not has_label.any():
             checks.warn_once(
                 f"all labels of this batch are ignore_index={self.outputs.ignore_index}: the loss of the labels is 0"
             )
-        return has_label if where is None else where & has_label
 
     def steady(self, rows: Rows, weights: Weights | None = None) -> Tensor:
         """Return the logits of a pass in evaluation mode, as a constant; if given, with other weights."""
@@ -363,7 +389,10 @@ class Passes:
         """Return the logits of another network in evaluation mode, as a constant."""
         with eval_mode(teacher):
             output = call(teacher, self.batch.inputs(rows))
-        return self.outputs.classes_second(output) if isinstance(output, Tensor) else self.outputs.find(output)
+        # A tensor is logits, unless a function makes logits of the tensors that the network returns, too.
+        if isinstance(output, Tensor) and not (self._returns_tensor and callable(self.outputs.logits)):
+            return self.outputs.classes_second(output)
+        return self.outputs.find(output)
 
     def sample(self, clean: Pass) -> Masks:
         """Return another εs for the layers of a pass."""
@@ -451,7 +480,12 @@ class Passes:
             lower, output = self.network.run_from(start, masks, update=update)
         else:
             lower, output = self.network.run(inputs, masks, update=update, again=again)
-        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self.outputs.find(output))
+        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self._find(output))
+
+    def _find(self, output: Any) -> Tensor:
+        """Return the logits in what the network returned, and remember whether that was a tensor."""
+        self._returns_tensor = isinstance(output, Tensor)
+        return self.outputs.find(output)
 
     def _joint(self, view: tuple[Rows, View]) -> Any:
         """Return a pass that ran as one batch with others, or None if this one did not."""
@@ -483,7 +517,7 @@ class Passes:
         assert isinstance(start, SequentialLower)
         h, *lowers = start.h.split([rows_above, *sizes[len(whole) :]])
         joint = SequentialLower(network, h, start.start, start.noise)
-        logits = self.outputs.find(joint.output(masks, update=True, repeat=False))
+        logits = self._find(joint.output(masks, update=True, repeat=False))
         parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
         for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
             lower = SequentialLower(network, own_h, start.start, start.noise)
@@ -510,6 +544,14 @@ class Passes:
         cleans = dict.fromkeys(key for key in known if key[1] == "clean")
         whole = [*cleans, *(key for key in known if key[1] in ("second", "further"))]
         return whole, [key for key in known if key[1] == "adversarial"]
+
+
+def _over_examples(
+    divergence: Divergence, target: Tensor, logits: Tensor, given: Given, where: Tensor | None
+) -> Tensor:
+    """Return the mean over the places of each example, scaled up if there are examples without a place that counts."""
+    value = over_places(divergence, target, logits, given=given, where=where)
+    return value if where is None else value * (len(where) / where.reshape(len(where), -1).any(1).sum().clamp_min(1))
 
 
 def _drop_probability(layer: AdversarialDropout) -> float:

@@ -59,7 +59,8 @@ class Step(nn.Module):
         classes: the dimension of the classes if the output has places: 1 for ``(B, C, *D)``, as in segmentation, or -1
             for ``(B, *D, C)``, as in token classification with Hugging Face models.
         ignore_index: the label that means "no label", such as -100. The cross-entropy leaves such places out, and so do
-            the other terms. An example without any label is an unlabeled example: the other terms use all its places.
+            the other terms; the losses of values leave out single outputs. An example without any label is an unlabeled
+            example: the other terms use all its places.
         mask: which places count, ``(B, *D)``: the name of one of the inputs, its position, or a function of the inputs.
             The places of padding do not count in any term, and AT and VAT do not move padded tokens. The default is the
             input of the name ``attention_mask``, if there is one.

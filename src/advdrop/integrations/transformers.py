@@ -246,11 +246,8 @@ class AdversarialDropoutMixin(_Base):
     def _batch(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Divide a batch into labeled and unlabeled rows."""
         [name] = self.label_names
-        x, y, known = (
-            {key: value for key, value in inputs.items() if key != name},
-            inputs.get(name),
-            self._known_rows(inputs),
-        )
+        x, y = {key: value for key, value in inputs.items() if key != name}, inputs.get(name)
+        known = self._known_rows(inputs)
         rows, count = len(known), int(known.sum())
         batch: dict[str, Any] = {"x": x if count else None, "y": y if count else None, "unlabeled": None}
         if count < rows:

@@ -48,9 +48,7 @@ from advdrop.insertion import adversarial_layers
 from advdrop.integrations.transformers import (
     AdversarialDropoutMixin,
     AdversarialDropoutTrainer,
-    LabelMissing,
     place_before_output,
-    shuffled,
 )
 from advdrop.randomness import derived_seed
 
@@ -254,14 +252,6 @@ def test_an_unlabeled_data_set_is_gone_through_once_in_a_round(tmp_path, monkeyp
     assert all(set(given["unlabeled"]) == {"input_ids", "attention_mask"} for given in seen)
 
 
-def test_shuffled_rows():
-    rounds = shuffled(7, 0, 21, seed=0)
-    assert [sorted(rounds[start : start + 7]) for start in (0, 7, 14)] == [list(range(7))] * 3
-    assert len({tuple(rounds[start : start + 7]) for start in (0, 7, 14)}) == 3
-    assert [row for first in range(0, 20, 4) for row in shuffled(7, first, 4, seed=0)] == rounds[:20]
-    assert shuffled(7, 0, 7, seed=1) != rounds[:7]
-
-
 def test_it_learns(tmp_path):
     model = bert(dropout=0.1)
     options = {"max_steps": 60, "learning_rate": 5e-3, "logging_steps": 60}
@@ -280,24 +270,6 @@ def test_token_classification(tmp_path):
     data = [row if number % 2 else row | {"labels": None} for number, row in enumerate(data)]
     trainer = trained(tmp_path, model=model, data=data, options={"max_steps": 60, "learning_rate": 5e-3}, p=0.2)
     assert losses(trainer)[-1] < 0.5 * losses(trainer)[0]
-
-
-def test_rows_without_labels_get_the_form_of_the_others():
-    collate = LabelMissing(list, ("labels",))
-    rows = collate([{"input_ids": [5, 6, 7]}, {"input_ids": [5, 6], "labels": [0, 1]}])
-    assert rows[0]["labels"] == [-100, -100, -100]
-    assert collate([{"labels": [0.0, 1.0, 1.0]}, {}])[1]["labels"] == [-100.0, -100.0, -100.0]
-    assert torch.equal(collate([{"labels": torch.ones(2).long()}, {}])[1]["labels"], torch.tensor([-100, -100]))
-    assert collate(["not", "dicts"]) == ["not", "dicts"]
-
-
-def test_a_batch_without_any_label():
-    needs_labels = LabelMissing(lambda rows: {"labels": [row["labels"] for row in rows]}, ("labels",))
-    assert needs_labels([{}, {"labels": None}]) == {"labels": [-100, -100]}
-    counts_keys = LabelMissing(lambda rows: {"keys": [len(row) for row in rows]}, ("own", "label"))
-    found = counts_keys([{"x": 1, "label": None}, {"x": 2}])
-    assert found["keys"] == [1, 1]
-    assert found["own"].tolist() == [-100, -100]
 
 
 TOKENIZER = PreTrainedTokenizerFast(

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from advdrop import checks
 from advdrop.choices import Granularity
 from advdrop.insertion import adversarial_layers, insert, places
+from advdrop.integrations.rows import UNLABELED, LabelMissing, has_rows, shuffled, some_rows
 from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, VAdD
 from advdrop.randomness import derived_seed
 from advdrop.schedules import Ramp
@@ -33,8 +33,6 @@ from advdrop.step.step import Loss, Step, weight_at
 
 STATE = "objective.pt"
 """The file of a checkpoint with the state of the objective, such as the weights of a teacher."""
-UNLABELED = -100
-"""The label of a row without one, as in ``torch.nn.functional.cross_entropy``."""
 
 if TYPE_CHECKING:
     _Base = Trainer
@@ -256,9 +254,9 @@ class AdversarialDropoutMixin(_Base):
                     f"{rows - count} of {rows} rows of train_dataset have no label, and there is an unlabeled_dataset, "
                     "too; put all rows without labels into one of them"
                 )
-            batch["unlabeled"] = _rows(x, ~known)
+            batch["unlabeled"] = some_rows(x, ~known)
             if count:
-                batch |= {"x": _rows(x, known), "y": y[known]}  # type: ignore[index]
+                batch |= {"x": some_rows(x, known), "y": y[known]}  # type: ignore[index]
         elif self.unlabeled_dataset is not None:
             batch["unlabeled"] = self._unlabeled()
         return batch
@@ -279,11 +277,11 @@ class AdversarialDropoutMixin(_Base):
     def _check_unlabeled(self) -> None:
         """Raise an error if the rows of the unlabeled data set cannot be inputs of the model."""
         data = self.unlabeled_dataset
-        if not hasattr(data, "__len__") or not _has_rows(data):
+        if not hasattr(data, "__len__") or not has_rows(data):
             raise TypeError(f"unlabeled_dataset must have a length and rows by their number, got {type(data).__name__}")
         if len(data) == 0:
             raise ValueError("unlabeled_dataset is empty; leave it out to run all terms on the rows of train_dataset")
-        row, labeled = data[0], self.train_dataset[0] if _has_rows(self.train_dataset) else {}
+        row, labeled = data[0], self.train_dataset[0] if has_rows(self.train_dataset) else {}
         if isinstance(row, Mapping) and isinstance(labeled, Mapping):
             taken = set(signature(self.model.forward).parameters) - set(self.label_names)
             missing = [key for key in labeled if key in taken and key not in row]
@@ -300,7 +298,7 @@ class AdversarialDropoutMixin(_Base):
             return
         after = self.after
         if after is None:
-            if not _has_rows(self.train_dataset):
+            if not has_rows(self.train_dataset):
                 raise ValueError("say behind which module the layer goes, after=...: train_dataset has no first row")
             collate = self._label_missing(self.get_test_dataloader(self.train_dataset).collate_fn)
             batch = collate([self.train_dataset[0]])
@@ -335,51 +333,6 @@ class AdversarialDropoutTrainer(AdversarialDropoutMixin, Trainer):
         mask: which places count, see :class:`advdrop.Step`; None for all.
         options: the keyword arguments of ``Trainer``.
     """
-
-
-class LabelMissing:
-    """A data collator that gives rows without a label the label -100, and then calls another collator.
-
-    Args:
-        collate: the other collator.
-        names: the names that a column of labels may have; the first is that of a batch without any label.
-
-    >>> LabelMissing(list, ("labels",))([{"x": 1, "labels": 3}, {"x": 2}])
-    [{'x': 1, 'labels': 3}, {'x': 2, 'labels': -100}]
-    """
-
-    def __init__(self, collate: Callable[[list[Any]], Any], names: tuple[str, ...]) -> None:
-        self.collate, self.names = collate, names
-
-    def __call__(self, rows: list[Any]) -> Any:
-        """Return the batch."""
-        if not rows or not all(isinstance(row, Mapping) for row in rows):
-            return self.collate(rows)
-        rows = [{key: item for key, item in row.items() if key not in self.names or item is not None} for row in rows]
-        name = next((name for name in self.names if any(name in row for row in rows)), None)
-        if name is None:
-            return self._without_labels(rows)
-        known: Mapping[str, Any] = next(row for row in rows if name in row)
-        return self.collate([row if name in row else {**row, name: _no_label(row, known, name)} for row in rows])
-
-    def _without_labels(self, rows: list[Any]) -> Any:
-        """Return a batch in which no row has a label, so that nobody knows the form of a label."""
-        try:
-            batch = self.collate(rows)
-        except KeyError:  # a collator that needs the column
-            return self.collate([{**row, self.names[0]: UNLABELED} for row in rows])
-        batch[self.names[0]] = torch.full((len(rows),), UNLABELED)
-        return batch
-
-
-def _no_label(row: Mapping[str, Any], known: Mapping[str, Any], name: str) -> Any:
-    """Return -100 in the form of another row's label: for the row, for each class or for each token."""
-    label = torch.as_tensor(known[name])
-    if label.dim() == 0:
-        return UNLABELED
-    of_tokens = not label.is_floating_point() and len(label) == len(known.get("input_ids", ()))
-    missing = label.new_full((len(row["input_ids"]) if of_tokens else len(label),), UNLABELED)
-    return missing if isinstance(known[name], Tensor) else missing.tolist()
 
 
 class _SaveObjective(TrainerCallback):
@@ -430,42 +383,6 @@ def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names
         f"no module that feeds the output layer of {type(model).__name__} was found; say behind which one the layer "
         f"goes, after=... The last that ran are {last}"
     )
-
-
-def shuffled(rows: int, first: int, count: int, seed: int) -> list[int]:
-    """Return some entries of an endless list: all rows in a random order, then all in another order, and so on.
-
-    >>> sorted(shuffled(rows=5, first=5, count=5, seed=0))
-    [0, 1, 2, 3, 4]
-    """
-    chosen: list[int] = []
-    while len(chosen) < count:
-        turn, place = divmod(first + len(chosen), rows)
-        generator = torch.Generator().manual_seed(derived_seed(seed, "unlabeled", turn))
-        chosen += torch.randperm(rows, generator=generator)[place : place + count - len(chosen)].tolist()
-    return chosen
-
-
-def _has_rows(data: Any) -> bool:
-    """Return True if a data set has rows by their number."""
-    return hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)
-
-
-def _rows(inputs: Mapping[str, Any], chosen: Tensor) -> dict[str, Any]:
-    """Return some of the rows of each tensor and of each list; a tensor of one row belongs to all rows."""
-    rows, found = len(chosen), dict(inputs)
-    for key, value in inputs.items():
-        if not isinstance(value, Tensor | list) or (isinstance(value, Tensor) and value.dim() == 0):
-            continue
-        if len(value) not in (1, rows):
-            shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{len(value)} items"
-            raise ValueError(
-                f"a batch of {rows} rows, some without a label, cannot be divided: its input {key} has {shown}; put "
-                "the rows without a label into unlabeled_dataset"
-            )
-        if len(value) == rows:
-            found[key] = value[chosen] if isinstance(value, Tensor) else [value[row] for row in chosen.nonzero()]
-    return found
 
 
 def _run(step: Step, model: nn.Module, batch: dict[str, Any]) -> Loss:

@@ -84,18 +84,17 @@ def measure(suite: Suite, key: Key, updates: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """As the page on the reproduction shows it."""
-    head = ["table", "column", "row", "updates x seeds", "GFLOP per update", "s per update here"]
-    head += [f"{name} hours, computed" for name in GPUS]
+    """As the page on the reproduction shows it: hours on a GPU are computed, for all seeds."""
+    head = ["table", "column", "row", "updates × seeds", "GFLOP per update", "s per update here", *GPUS]
     lines = [
         [
             row["suite"],
             row["column"],
             row["row"],
-            f"{row['updates']:,} x {row['seeds']}",
+            f"{row['updates']:,} × {row['seeds']}",
             f"{row['gflop_per_update']:,.1f}",
             f"{row['seconds_per_update']:.2f}",
-            *(f"{row['gpu_hours_computed'][name]:,.1f}" for name in GPUS),
+            *(f"{row['gpu_hours_computed'][name]:,.1f} h" for name in GPUS),
         ]
         for row in rows
     ]
@@ -103,7 +102,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         mine = [row for row in rows if row["suite"] == name]
         here = sum(row["hours_here"] for row in mine)
         totals = (sum(row["gpu_hours_computed"][gpu] for row in mine) for gpu in GPUS)
-        lines.append([name, "all of these", "", "", "", f"{here:,.0f} hours", *(f"{total:,.0f}" for total in totals)])
+        lines.append(
+            [name, "all of these", "", "", "", f"{here:,.0f} h in all", *(f"{total:,.0f} h" for total in totals)]
+        )
     return text_table(head, lines) + "\n"
 
 
@@ -128,7 +129,7 @@ def main() -> None:
     progress("")
     print(table(rows))
     if arguments.json:
-        record(arguments.json, rows, f"python {' '.join(sys.argv)}")
+        record(arguments.json, rows, f"python benchmarks/full_size.py {' '.join(sys.argv[1:])}")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,11 @@ ABLATION: dict[str, Callable[[int], Any]] = {
     "no blend, full weight": lambda seed: Changed(blend=0.0, random_state=seed),
 }
 """The estimator with one choice made otherwise; run with ``--ablation``."""
-VARIANTS = ("no flips", "random flips", "Π model", *ABLATION)
+DOUBLED = "labeled rows without labels, too"
+"""The estimator with all rows twice, once without their labels; run with ``--labels 0``. Without unlabeled rows, the
+estimator itself learns from the labels alone."""
+ALL = {**METHODS, **ABLATION, DOUBLED: METHODS[OURS]}
+VARIANTS = ("no flips", "random flips", "Π model", *ABLATION, DOUBLED)
 """Variants of ours, which do not take part in the ranks."""
 LABELED_ONLY = ("logistic regression", "random forest", "gradient boosting", "MLP")
 IMAGE_METHODS = {OURS: "vadd-qe", BASELINE: "dropout", "no flips": "no-flips", "Π model": "pi"}
@@ -117,10 +121,12 @@ def measure(name: str, per_class: int, split: int, methods: list[str]) -> list[d
     for method in methods:
         alone = method in LABELED_ONLY
         fitted = (x[: len(labeled)], y[: len(labeled)]) if alone else (x, y)
+        if method == DOUBLED:
+            fitted = np.concatenate([x, x]), np.concatenate([y, np.full(len(y), -1)])
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as an optimizer that has not converged
-            accuracy = {**METHODS, **ABLATION}[method](split).fit(*fitted).score(x_test, known.y[test])
+            accuracy = ALL[method](split).fit(*fitted).score(x_test, known.y[test])
         seconds = time.perf_counter() - start
         found.append(row(name, per_class, split, method, 100 * float(accuracy), seconds))
     return found
@@ -197,7 +203,7 @@ def by_data(found: Pairs) -> dict[str, dict[str, float]]:
 def summary(rows: list[dict[str, Any]], half: str | None) -> str:
     """A line for each method: accuracy, rank, and what changes beside labels alone."""
     found = pairs(rows, half)
-    methods = [method for method in (*METHODS, *ABLATION) if all(method in accuracies for accuracies in found.values())]
+    methods = [method for method in ALL if all(method in accuracies for accuracies in found.values())]
     ranked = ranks(found, [method for method in methods if method not in VARIANTS])
     lines = []
     for method in methods:
@@ -229,6 +235,12 @@ def ablation(rows: list[dict[str, Any]]) -> str:
     return (
         summary([row for row in tables if (row["data"], row["split"]) in whole and row["method"] in shown], None) + "\n"
     )
+
+
+def all_labels(rows: list[dict[str, Any]]) -> str:
+    """What the term does on labeled rows, where there are no others: all tables, all labels."""
+    tables = [row for row in rows if row["data"] in data.names("table") and row["labels"] == "all"]
+    return summary([row for row in tables if row["method"] in (BASELINE, DOUBLED)], None) + "\n"
 
 
 def by_labels(rows: list[dict[str, Any]]) -> str:
@@ -297,12 +309,14 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", metavar="NAME", help="only these data sets")
     parser.add_argument("--labels", type=int, nargs="+", default=[10], help="labels of each class; 0: all")
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="only these")
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, DOUBLED], help="only these")
     parser.add_argument("--ablation", action="store_true", help="the estimator with one choice made otherwise")
     options = parser.parse_args()
     images = options.kind == "image"
-    usual = [OURS, BASELINE, "no flips", "random flips", *ABLATION] if options.ablation else METHODS
-    methods = options.methods or list(IMAGE_METHODS if images else usual)
+    usual = [OURS, BASELINE, "no flips", "random flips", *ABLATION] if options.ablation else [*METHODS]
+    if images or options.labels == [0]:
+        usual = [*IMAGE_METHODS] if images else [BASELINE, DOUBLED]
+    methods = options.methods or usual
     names = options.data or [name for name in data.names(options.kind) if options.half in (None, data.half(name))]
     rows = rows_of(options.json) if options.json and options.json.exists() else []
     for labels in options.labels:

@@ -20,6 +20,7 @@ import choosing
 import depth
 import engine
 import flips
+import full_size
 import harm
 import scaling
 import search
@@ -61,9 +62,11 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
+    "full-size": ("full-size", full_size.table),
     "chaos": ("chaos", chaos.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),
     "harm-choose": ("harm", lambda rows: harm.few(rows, "choose")),
+    "harm-all": ("harm", harm.all_labels),
     "harm-image": ("harm", harm.image_errors),
     "harm-image-flips": ("harm", lambda rows: harm.image_errors(rows, ("no flips", harm.OURS))),
     "harm-ablation": ("harm", harm.ablation),

@@ -480,9 +480,15 @@ def test_the_skill_is_measured_on_labels_before_they_are_learned(moons, each_out
         scaled = (features[known] - rows.mean(0)) / rows.std(0)
         skills.append((known.sum(), found._skill(labels[known], softmax(each_output(before, scaled)).mean(0))))
         assert found.skill_ == pytest.approx(sum(n * skill for n, skill in skills) / sum(n for n, _ in skills))
-        assert (found._semi.trust.value > 0) == (found.skill_ > 0)
+        assert (found._semi.trust.value > 0) == (found.skill_ > 0 and not known.all())
     assert [n for n, _ in skills] == [25, 40]
     assert found.skill_ > 0
+
+
+def test_without_unlabeled_rows_the_labels_alone_are_learned(moons):
+    _, _, x, y = moons
+    found, alone = (small(updates=30, weight=weight).fit(x, y) for weight in (2.0, 0.0))
+    np.testing.assert_array_equal(found.predict_proba(x), alone.predict_proba(x))
 
 
 def test_a_partial_fit_goes_on_after_a_fit(moons):

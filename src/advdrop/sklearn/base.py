@@ -184,7 +184,8 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
                 left = without_folds(table, fold, companions)
                 self._plain = self._trained("plain", left, outputs, companions, course=course, progress=progress)
                 self.skill_ = self._held_out_skill(x[rows], y[rows], fold)
-            trust, unlabeled = self._trust() if self.weight else 0.0, len(table.unlabeled)
+            unlabeled = len(table.unlabeled)
+            trust = self._trust() if self.weight and unlabeled else 0.0  # on labeled rows, the term did harm
             if not trust:  # no trust is the same as weight=0, to the last bit
                 table = table._replace(unlabeled=table.unlabeled[:0])
             members = int(self.members)
@@ -245,7 +246,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         passes = [ceil(len(table.labeled) / self.batch_size), ceil(len(table.unlabeled) / self.unlabeled_batch_size)]
         for training in (self._plain, self._semi):
             if training is not None:
-                training.trust.value = self._trust()
+                training.trust.value = self._trust() if len(table.unlabeled) else 0.0
                 loss = training.train(table, max(passes), 1 - ANNEALED, 1 - ANNEALED)
         self.loss_curve_.append(loss)
         return self

@@ -31,7 +31,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
     weighted by its confidence; it is compared with the member's own prediction under adversarial dropout. Some more
     members learn from the labels alone, each without a fifth of them. They have two uses: the better they predict the
     labels that they did not see, the more the unlabeled rows count (``skill_``), and a part of the final prediction is
-    theirs (``blend``).
+    theirs (``blend``). Without unlabeled rows, all members learn from the labels alone.
 
     Args:
         hidden_layer_sizes: the number of units of each hidden layer; the masks are on the last.

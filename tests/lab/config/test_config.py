@@ -362,6 +362,7 @@ def test_differences_name_each_key_once():
     assert config.differences(resolved("network.name=mlp")) == [
         "network.batch_norm",
         "network.dropout",
+        "network.earlier",
         "network.hidden",
         "network.kernel",
         "network.name",

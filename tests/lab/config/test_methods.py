@@ -272,7 +272,7 @@ def test_the_layer_has_the_options_of_the_configuration():
 
 
 OPTIONS = {
-    "mnist-cnn": {"kernel": 5, "dropout": 0.25, "batch_norm": True},
+    "mnist-cnn": {"kernel": 5, "dropout": 0.25, "batch_norm": True, "earlier": 2},
     "conv-large": {
         "norm": "mean-only",
         "momentum": 0.25,

@@ -1,6 +1,6 @@
 """Two processes: DistributedDataParallel wraps the whole step, because several passes share one backward pass."""
 
-import os
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
@@ -12,9 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from advdrop import AdversarialDropout, CrossEntropy, Step, VAdD
 
 
-def work(rank: int, processes: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
-    dist.init_process_group("gloo", rank=rank, world_size=processes)
+def work(rank: int, processes: int, meeting: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=processes)
     digits = load_digits()
     x, y = torch.tensor(digits.data / 16).float(), torch.tensor(digits.target)
     torch.manual_seed(0)  # the same network in both processes; their masks still differ
@@ -28,8 +27,10 @@ def work(rank: int, processes: int) -> None:
         optimizer.step()
     error = (network.eval()(x[1500:]).argmax(1) != y[1500:]).float().mean()
     print(f"process {rank}: {100 * error:.1f} % test error")
+    dist.barrier()  # a process that leaves early would take the connection from the other one
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    spawn(work, (2,), nprocs=2)
+    with TemporaryDirectory() as folder:  # a file to meet at: no port that another program may have
+        spawn(work, (2, f"{folder}/meeting"), nprocs=2)

@@ -67,7 +67,7 @@ def test_four_lines_fit_an_estimator():
 def test_tables_are_made_from_the_records(name):
     page = (ROOT / name).read_text()
     assert filled(page) == page
-    assert page.count("<!-- ") == 2 * len(re.findall("<!-- [a-z0-9-]+ -->\\n[|#\\w]", page)) > 0
+    assert page.count("<!-- ") == 2 * len(re.findall("<!-- [a-z0-9-]+ -->\\n[|#!\\w]", page)) > 0
 
 
 def test_the_answer_is_three_sentences_with_the_numbers_of_the_table(tmp_path):

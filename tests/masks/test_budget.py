@@ -50,3 +50,9 @@ def test_a_shared_budget_is_the_whole_part_of_the_sum():
     assert shared_budget([0.29, 0.29], [50, 50]) == 29  # 14.5 of each
     assert shared_budget([0.1] * 3, [1] * 3) == 0
     assert shared_budget([0.1] * 10, [1] * 10) == 1
+
+
+@pytest.mark.parametrize("units", [3, 7, 12, 49, 128, 2048])
+def test_one_unit_of_so_many_is_one_flip(units):
+    assert flip_budget(1 / units, units) == 1
+    assert flip_budget(0.999 / units, units) == 0

@@ -24,12 +24,14 @@ def flip_budget(delta: float, units: int) -> int:
 def shared_budget(deltas: Iterable[float], units: Iterable[int]) -> int:
     """Return int(Σ δ·H) of several layers. δ counts as it is written: 0.29 of 100 units are 29, not 28.99....
 
-    The last digits of a float are left out, because they may be an error of rounding: 1 - 0.9 is 0.09999999999999998.
+    The product is rounded to nine digits after the point, because the last digits of a float may be an error of
+    rounding: 1 - 0.9 is 0.09999999999999998, and 12 times 1/12 is 1.
 
-    >>> shared_budget([0.05, 0.29], [10, 100])
-    29
+    >>> shared_budget([0.05, 0.29], [10, 100]), shared_budget([1 / 12], [12])
+    (29, 1)
     """
-    return int(sum(Decimal(f"{float(delta):.15g}") * h for delta, h in zip(deltas, units, strict=True)))
+    allowed = sum((Decimal(repr(float(delta))) * h for delta, h in zip(deltas, units, strict=True)), Decimal(0))
+    return int(round(allowed, 9))
 
 
 def warn_no_flip(delta: float, units: int, who: str) -> bool:

@@ -105,3 +105,25 @@ def test_the_scale_is_measured_without_a_dense_table(wide):
     np.testing.assert_allclose(scaler.mean_, x.mean(0))
     np.testing.assert_allclose(scaler.scale_, x.std(0))
     assert isinstance(scaled_rows(scaler, x, torch.float32, torch.device("cpu")), torch.Tensor)
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+@pytest.mark.parametrize("value", [1.7e18, -0.1, 1e30])
+def test_a_feature_that_is_the_same_in_all_rows_says_nothing_however_large_it_is(form, value, wide):
+    x, y = wide
+    constant = form(np.column_stack([x, np.full(len(x), value)]))
+    scaler = StandardScaler()
+    measure_scale(scaler, constant)
+    rows = scaled_rows(scaler, constant, torch.float64, torch.device("cpu"))
+    dense = torch.cat(list(rows.split(16)))
+    assert torch.equal(dense[:, -1], torch.zeros(60, dtype=torch.float64))
+    np.testing.assert_allclose(dense[:, :-1], StandardScaler().fit_transform(x), atol=1e-12)
+    assert small(updates=40).fit(constant, y).score(constant[:30], y[:30]) > 0.9
+
+
+def test_a_large_number_with_small_differences_keeps_them():
+    x = 1e9 + np.arange(50.0)[:, None]
+    scaler = StandardScaler()
+    measure_scale(scaler, x)
+    rows = scaled_rows(scaler, x, torch.float64, torch.device("cpu"))
+    np.testing.assert_allclose(rows, StandardScaler().fit_transform(np.arange(50.0)[:, None]), atol=1e-6)

@@ -419,9 +419,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         return _members_outputs(training, self._scaled(x, torch.float64))
 
     def _scaled(self, x: Any, dtype: torch.dtype) -> Rows:
-        """Return standardized rows; without rows, the scaler would complain."""
-        if x.shape[0] == 0:
-            return torch.zeros(x.shape, dtype=dtype, device=self.device)
+        """Return standardized rows."""
         return scaled_rows(self._scaler, x, dtype, torch.device(self.device))
 
     def _features(self, X: Any, reset: bool = False) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
@@ -40,12 +41,7 @@ class SparseRows:
             yield self._dense(self.x[start : start + size])
 
     def _dense(self, x: Any) -> Tensor:
-        dense = x.toarray()
-        if self.scaler.with_mean:
-            dense -= self.scaler.mean_
-        if self.scaler.with_std:
-            dense /= self.scaler.scale_
-        return torch.as_tensor(dense, dtype=self.dtype).to(self.device)
+        return torch.as_tensor(standardized(self.scaler, x.toarray()), dtype=self.dtype).to(self.device)
 
 
 Rows = Tensor | SparseRows
@@ -70,8 +66,20 @@ def measure_scale(scaler: StandardScaler, x: Any) -> None:
         scaler.with_mean = center
 
 
+def standardized(scaler: StandardScaler, x: Any) -> Any:
+    """Return a dense table with the mean and the scale of a scaler taken out.
+
+    A value that differs from the mean by no more than the mean's own rounding error is 0. Otherwise a feature that is
+    the same large number in all rows, such as a time in nanoseconds, would become a large number again.
+    """
+    if scaler.with_mean:
+        x = x - scaler.mean_
+        x[np.abs(x) <= scaler.n_samples_seen_ * np.finfo(x.dtype).eps * np.abs(scaler.mean_)] = 0.0
+    return x / scaler.scale_ if scaler.with_std else x
+
+
 def scaled_rows(scaler: StandardScaler, x: Any, dtype: torch.dtype, device: torch.device) -> Rows:
     """Return standardized rows."""
     if is_sparse(x):
         return SparseRows(x, scaler, dtype, device)
-    return torch.as_tensor(scaler.transform(x), dtype=dtype).to(device)
+    return torch.as_tensor(standardized(scaler, x), dtype=dtype).to(device)

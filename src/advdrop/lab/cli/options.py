@@ -193,7 +193,9 @@ class Reproduce:
     suite: str | None = Argument(
         None, help="A table or a figure, or a YAML file of your own.", autocompletion=_complete_suite
     )
-    protocol: str = _what("short", "Length of the runs. paper: as in the paper. short: for two CPU cores.")
+    protocol: str = _what(
+        "short", "Length of the runs. paper: as in the paper. short: for two CPU cores. Some tables have more."
+    )
     preset: PresetName = _what("paper", "Where the settings come from, see advdrop train --help.")
     only: list[str] = _names("Rows of the table, separated by commas.", metavar="ROWS", show_default="all")
     columns: list[str] = _names("Columns of the table, separated by commas.", metavar="COLUMNS", show_default="all")

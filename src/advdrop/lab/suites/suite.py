@@ -152,7 +152,8 @@ class Suite(Section):
     @property
     def summary(self) -> str:
         """One line for a list of suites."""
-        return f"{self.key}: {self.title}; rows {', '.join(self.trained)}; columns {', '.join(self.columns)}"
+        names = {"rows": self.trained, "columns": self.columns, "protocols": self.protocols}
+        return "; ".join([f"{self.key}: {self.title}", *(f"{kind} {', '.join(each)}" for kind, each in names.items())])
 
     @property
     def trained(self) -> list[str]:

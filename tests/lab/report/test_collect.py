@@ -80,18 +80,18 @@ def test_a_record_of_a_quoted_row_is_refused(suite):
     )
 
 
-def test_the_cost_is_that_of_the_updates(suite):
+def test_the_cost_of_an_update_is_that_of_the_fastest_run(suite):
     (table,) = tables(
         suite,
         run_of(suite, "pi", 0, milliseconds_per_update=1.0),
         run_of(suite, "pi", 1, milliseconds_per_update=5.0),
     )
     entry = table.entries["pi", "20"]
-    assert entry.milliseconds == 3.0
+    assert entry.milliseconds == 1.0  # a busy machine made the other run slower
 
 
 def test_equal_cost_is_the_whole_training_of_the_cheapest_row(suite):
-    # Dropout: 40 updates of 1 ms, so the budget is 40 ms. Π: 40/2 = 20 updates, the second measurement: (20 + 24)/2.
+    # Dropout: 40 updates of 1 ms, so the budget is 40 ms. Π: 40/1.9 = 21 updates, the second measurement: (20 + 24)/2.
     # VAdD: 40/3.9 = 10.3 updates, the first one.
     runs = [
         run_of(suite, "dropout", 0, (30.0, 25.0, 22.0, 21.0), milliseconds_per_update=1.0),

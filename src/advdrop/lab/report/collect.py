@@ -54,8 +54,8 @@ class Entry:
 
     @property
     def milliseconds(self) -> float:
-        """The mean time of an update."""
-        return fmean(record.milliseconds_per_update for record in self.records)
+        """The time of an update, see :func:`update_cost`."""
+        return update_cost(self.records)
 
 
 class Comparison(NamedTuple):
@@ -223,7 +223,8 @@ def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Pl
             raise RecordError(f"the record {record.name} is there twice, with different errors; leave one of them out")
     entries = {}
     for column in suite.columns:
-        budget = min((_cost(runs) for (_, key), runs in found.items() if key == column), default=0.0)
+        costs = [runs[0].updates * update_cost(runs) for (_, key), runs in found.items() if key == column]
+        budget = min(costs, default=0.0)
         for row, about in suite.rows.items():
             runs = tuple(found.get((row, column), ()))
             entries[row, column] = Entry(about.paper.get(column), runs, suite.repeats, at_cost(runs, budget))
@@ -232,19 +233,19 @@ def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Pl
     return Results(suite, protocol, preset, entries, shown)
 
 
-def _cost(records: Sequence[Record]) -> float:
-    """Return the mean cost of a training, in milliseconds."""
-    return fmean(record.updates * record.milliseconds_per_update for record in records)
+def update_cost(records: Sequence[Record]) -> float:
+    """Return the milliseconds of an update in the fastest of some runs: other programs can only make a run slower."""
+    return min(record.milliseconds_per_update for record in records)
 
 
 def at_cost(records: Sequence[Record], budget: float) -> float | None:
     """Return the mean of the last errors that were measured before a training had cost this many milliseconds.
 
-    It is None if a run had no error by then. The clock of one run is noisy, so all runs have one cost of an update.
+    It is None if a run had no error by then. All runs have the same cost of an update.
     """
     errors = []
     for record in records:
-        each = fmean(other.milliseconds_per_update for other in records)
+        each = update_cost(records)
         pairs = zip(record.curve["update"], record.curve[ERROR], strict=True)
         known = [(update, error) for update, error in pairs if update is not None and error is not None]
         errors += [error for update, error in known if update * each <= budget * 1.0001][-1:]

@@ -30,10 +30,11 @@ from advdrop.lab.records.measurement import measurements
 from advdrop.lab.report.charts import Figure, standalone
 from advdrop.lab.report.collect import collect
 from advdrop.lab.report.figures import overview, sensitivities
-from advdrop.lab.report.formats import main_table, markdown
+from advdrop.lab.report.formats import markdown
 from advdrop.lab.report.sections import in_words
 from advdrop.lab.report.studies import studies_of
 from advdrop.lab.report.tables import plain
+from advdrop.lab.report.text_table import table as text_table
 from advdrop.lab.report.verdict import seed_lines, verdict_lines
 from choosing import table1
 from measure import rows_of
@@ -95,6 +96,21 @@ def in_short(results: Path) -> str:
     )
 
 
+def beside_the_paper(results: Path) -> str:
+    """Return Table 1: the paper's errors beside ours, with a column for each protocol that was run."""
+    protocols = {name: table1(results, name) for name in ("long", "short")}
+    suite = protocols["short"].suite
+    head, rows = ["Method"], [[row.name] for row in suite.rows.values()]
+    for column, about in suite.columns.items():
+        run = {name: table for name, table in protocols.items() if column in table.columns}
+        head += [f"{about.name}: paper", *(part for name in run for part in (f"here, {name}", "n"))]
+        for row, cells in zip(suite.rows, rows, strict=True):
+            cells.append(str(suite.rows[row].paper.get(column, "–")))
+            for entry in (table.entries[row, column] for table in run.values()):
+                cells += [entry.summary.text(), str(len(entry.records))] if entry.summary else ["not run", ""]
+    return text_table(head, rows) + "\n"
+
+
 def sensitivity(results: Path) -> dict[str, Figure]:
     """Return the charts of the error against each setting, by the names of their files."""
     return {
@@ -114,7 +130,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "answer": in_short,
     "choosing": choosing.decisions,
     "sensitivity": settings_shown,
-    "table1": lambda results: f"{main_table(table1(results))}\n",
+    "table1": beside_the_paper,
     "ledger": lambda results: markdown(collect([results])),
     "studies": lambda results: markdown([], studies_of(measurements(results))),
 }

@@ -331,3 +331,13 @@ def test_statistics_are_folded_and_come_after_the_curves(results, answer):
         found = Page(page(tables))
         assert found.text("summary")[0] == "Statistics, and how to run it again"
         assert found.text("h3").index("Curves") < found.text("h3").index("Method against method, seed by seed")
+
+
+def test_the_seeds_of_a_table_are_drawn_before_its_numbers_and_those_of_own_runs_are_folded(suite):
+    runs = [
+        run_of(suite, row, seed, (40.0, error + seed)) for row, error in (("pi", 5.0), ("vadd", 4.0)) for seed in (0, 1)
+    ]
+    made = page(tables(suite, *runs))
+    assert made.index("Seed by seed") < made.index("<table") < made.index('class="fold"')
+    own = page(tables_of_own())
+    assert own.index('class="fold"') < own.index("Seed by seed")

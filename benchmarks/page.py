@@ -28,7 +28,7 @@ import step
 import text
 from advdrop.lab.records.measurement import measurements
 from advdrop.lab.report.charts import Figure, standalone
-from advdrop.lab.report.collect import collect
+from advdrop.lab.report.collect import ORDER, collect
 from advdrop.lab.report.figures import overview, sensitivities
 from advdrop.lab.report.formats import markdown
 from advdrop.lab.report.sections import in_words
@@ -36,6 +36,7 @@ from advdrop.lab.report.studies import studies_of
 from advdrop.lab.report.tables import plain
 from advdrop.lab.report.text_table import table as text_table
 from advdrop.lab.report.verdict import seed_lines, verdict_lines
+from advdrop.lab.suites.suite import Key, Suite
 from choosing import table1
 from measure import rows_of
 
@@ -111,6 +112,26 @@ def beside_the_paper(results: Path) -> str:
     return text_table(head, rows) + "\n"
 
 
+UNUSED = dict.fromkeys(("table2", "table-d1", "table-d2"), ("short",))
+"""Protocols for a first look. Another protocol of the table is for records."""
+
+
+def coverage(results: Path) -> str:
+    """Return how much of each table was run: cells with a record, and runs, of those that a protocol has."""
+    made = {(found.suite.key, found.protocol): found for found in collect([results])}
+    lines = []
+    for suite in (Suite.load(name) for name in ORDER):
+        for protocol in (name for name in suite.protocols if name not in ("paper", *UNUSED.get(suite.key, ()))):
+            wanted = set(suite.cells(protocol))
+            found = made.get((suite.key, protocol))
+            entries = {} if found is None else found.entries
+            run = {Key(column, row, seed) for (row, column), entry in entries.items() for seed in entry.errors} & wanted
+            cells = [len({(key.row, key.column) for key in keys}) for keys in (run, wanted)]
+            counts = [f"{cells[0]} of {cells[1]}", f"{len(run)} of {len(wanted)}"]
+            lines.append([suite.title.split(":")[0], f"`{protocol}`", *counts])
+    return text_table(["table", "protocol", "cells with a run", "runs"], lines) + "\n"
+
+
 def sensitivity(results: Path) -> dict[str, Figure]:
     """Return the charts of the error against each setting, by the names of their files."""
     return {
@@ -130,6 +151,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "answer": in_short,
     "choosing": choosing.decisions,
     "sensitivity": settings_shown,
+    "coverage": coverage,
     "table1": beside_the_paper,
     "ledger": lambda results: markdown(collect([results])),
     "studies": lambda results: markdown([], studies_of(measurements(results))),

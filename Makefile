@@ -39,7 +39,7 @@ chaos: setup
 	$(BIN)/python benchmarks/page.py
 
 demo: setup
-	$(BIN)/advdrop compare --methods dropout,pi,no-flips,vadd-qe --labels 100 --seeds 3 --updates 300 --out runs/demo
+	$(BIN)/advdrop compare --methods dropout,pi,no-flips,vadd-qe --labels 100 --seeds 3 --updates 250 --out runs/demo
 
 docs: setup
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -56,25 +56,25 @@ def measure_scale(scaler: StandardScaler, x: Any) -> None:
     """Add rows to the mean and the standard deviation of a scaler.
 
     A scaler refuses to center a sparse table, because it would become dense. It still measures the mean, and batches
-    are centered when they are dense.
+    are centered when they are dense. The mean of a feature that is the same in all rows is that value: a mean with a
+    rounding error would turn a large value, such as a time in nanoseconds, into another large value.
     """
-    center = scaler.with_mean
+    center, before = scaler.with_mean, getattr(scaler, "mean_", None)
+    before = None if before is None else before.copy()
     try:
         scaler.with_mean = center and not is_sparse(x)
         scaler.partial_fit(x)
     finally:
         scaler.with_mean = center
+    if scaler.mean_ is not None:
+        low, high = (np.ravel(bound.toarray() if is_sparse(x) else bound) for bound in (x.min(axis=0), x.max(axis=0)))
+        same = (low == high) & (True if before is None else before == low)
+        scaler.mean_[same] = low[same]
 
 
 def standardized(scaler: StandardScaler, x: Any) -> Any:
-    """Return a dense table with the mean and the scale of a scaler taken out.
-
-    A value that differs from the mean by no more than the mean's own rounding error is 0. Otherwise a feature that is
-    the same large number in all rows, such as a time in nanoseconds, would become a large number again.
-    """
-    if scaler.with_mean:
-        x = x - scaler.mean_
-        x[np.abs(x) <= scaler.n_samples_seen_ * np.finfo(x.dtype).eps * np.abs(scaler.mean_)] = 0.0
+    """Return a dense table with the mean and the scale of a scaler taken out."""
+    x = x - scaler.mean_ if scaler.with_mean else x
     return x / scaler.scale_ if scaler.with_std else x
 
 

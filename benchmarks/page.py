@@ -31,7 +31,7 @@ from advdrop.lab.report.charts import Figure, standalone
 from advdrop.lab.report.collect import ORDER, collect
 from advdrop.lab.report.figures import overview, sensitivities
 from advdrop.lab.report.formats import markdown
-from advdrop.lab.report.sections import in_words
+from advdrop.lab.report.sections import in_words, orders
 from advdrop.lab.report.studies import studies_of
 from advdrop.lab.report.tables import plain
 from advdrop.lab.report.text_table import table as text_table
@@ -85,15 +85,20 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
 
 
 def in_short(results: Path) -> str:
-    """Return the answer of Table 1: each comparison of the long protocol, seed by seed, and the short one in words."""
+    """Return the answer: Table 1 seed by seed (long) and in words (short), and the order of the rows elsewhere."""
     table, longer = table1(results), table1(results, "long")
     lines = "\n".join(f"- {plain(line)}" for line in verdict_lines(longer, longer.columns[0]))
     sentences = " ".join(plain(sentence) for sentence in in_words(table))
+    ordered = [found for found in collect([results]) if found.only_order and found.orders]
+    tables = "\n".join(
+        f"- {found.suite.title.split(':')[0]}, {plain(line)}." for found in ordered for line in orders(found)
+    )
+    order = f"The order of the rows in the tables that are scaled down:\n\n{tables}\n\n" if tables else ""
     return (
         f"## In short\n\n{longer.suite.columns[longer.columns[0]].name}, protocol `long`, test errors in percent, seed "
         f"by seed:\n\n{lines}\n\n![Each seed is a line between the errors of two methods, for each pair of methods."
-        f"](images/{longer.name}-seeds.svg)\n\nProtocol `short`: {sentences}\n\n![Test errors of each method in the "
-        f"paper and here: mean and standard deviation.](images/{table.name}.svg)\n"
+        f"](images/{longer.name}-seeds.svg)\n\n{order}Protocol `short`: {sentences}\n\n![Test errors of each "
+        f"method in the paper and here: mean and standard deviation.](images/{table.name}.svg)\n"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from advdrop.lab.config.config import RunConfig, merged, overrides
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.commands import _as_yaml, commands, more_seeds, shell
+from advdrop.lab.report.commands import _as_yaml, more_seeds, run_again, shell
 from ledger import EXAMPLES, SHAPE, loose_of, run_of
 
 
@@ -17,25 +17,42 @@ def table(suite, *records):
     return found
 
 
-def test_a_row_is_run_again_with_its_columns_and_seeds(suite):
+def test_rows_are_run_again_with_their_columns_and_seeds(suite):
     runs = [*(run_of(suite, "vadd", seed) for seed in range(3)), run_of(suite, "pi"), run_of(suite, "pi", column="all")]
     runs += [run_of(suite, "dropout"), run_of(suite, "dropout", 1, column="all")]
     found, start = table(suite, *runs), "advdrop reproduce small.yaml --protocol short"
-    assert commands(found, "vadd") == [f"{start} --only vadd --columns 20 --seeds 3"]
-    assert commands(found, "pi") == [f"{start} --only pi --seeds 1"]
-    assert commands(found, "dropout") == [
+    assert run_again(found) == [
         f"{start} --only dropout --columns 20 --seeds 1",
         f"{start} --only dropout --columns all --seeds 2",
+        f"{start} --only pi --columns 20,all --seeds 1",
+        f"{start} --only vadd --columns 20 --seeds 3",
     ]
     authors = table(suite, run_of(suite, preset="authors"))
-    assert commands(authors, "vadd") == [f"{start} --preset authors --only vadd --columns 20 --seeds 1"]
+    assert run_again(authors) == [f"{start} --preset authors --only vadd --columns 20 --seeds 1"]
+
+
+def test_one_command_runs_rows_with_the_same_columns_and_seeds_and_nothing_else(suite):
+    places = [("pi", "20", 0), ("pi", "20", 1), ("pi", "all", 0), ("vadd", "20", 0), ("vadd", "20", 1)]
+    found = table(suite, *(run_of(suite, row, seed, column=column) for row, column, seed in places))
+    commands = run_again(found)
+    assert len(commands) == 2
+    made = []
+    for command in commands:
+        words = shlex.split(command)
+        given = dict(zip(words[3::2], words[4::2], strict=True))
+        rows, columns = given["--only"].split(","), given["--columns"].split(",")
+        cells = suite.cells(given["--protocol"], rows, columns, int(given["--seeds"]))
+        made += [(key.row, key.column, key.seed) for key in cells]
+    assert sorted(made) == sorted(places)
 
 
 def test_runs_of_no_suite_have_one_command_or_one_for_each_seed():
     (found,) = results_of([loose_of(seed=0), loose_of(seed=1), loose_of("pi", 4)])
     what = "--dataset digits --labels 20 --preset robust --updates 40"
-    assert commands(found, "vadd-kl") == [f"advdrop compare --methods vadd-kl {what} --seeds 2"]
-    assert commands(found, "pi") == [f"advdrop train --method pi {what} --seed 4"]
+    assert sorted(run_again(found)) == [
+        f"advdrop compare --methods vadd-kl {what} --seeds 2",
+        f"advdrop train --method pi {what} --seed 4",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +74,7 @@ def test_the_command_makes_the_same_configuration(settings, labels):
     config = resolve("digits", **about, method=method, settings=asked)
     record = loose_of(method, labels=labels).model_copy(update={"config": config.model_dump(mode="json")})
     (found,) = results_of([record])
-    (command,) = commands(found, method)
+    (command,) = run_again(found)
     words = iter(shlex.split(command)[2:])
     options = list(zip(words, words, strict=True))
     given = {key.removeprefix("--"): value for key, value in options if key != "--set"}

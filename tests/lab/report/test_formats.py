@@ -108,8 +108,7 @@ def test_markdown_has_all_parts(results):
         "### Run it again",
     ]
     assert rows_of(text)["`training.updates`"] == ["40", "1000"]
-    assert "advdrop reproduce small.yaml --protocol short --only vadd --columns 20 --seeds 3\n" in text
-    assert "--only dropout" not in text
+    assert "advdrop reproduce small.yaml --protocol short --only pi,vadd --columns 20 --seeds 3\n" in text
 
 
 def test_parts_with_nothing_to_say_are_left_out(suite):

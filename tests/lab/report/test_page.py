@@ -212,7 +212,7 @@ def test_parts_with_nothing_to_say_are_left_out(suite):
 def test_what_differs_and_how_to_run_it_again_are_there(results):
     found = Page(page(results))
     assert "training.updates" in found.text("code")
-    assert "advdrop reproduce small.yaml --protocol short --only vadd --columns 20 --seeds 3" in found.text("pre")
+    assert "advdrop reproduce small.yaml --protocol short --only pi,vadd --columns 20 --seeds 3" in found.text("pre")
     assert not any("--only dropout" in text for text in found.text("pre"))
 
 

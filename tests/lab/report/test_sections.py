@@ -1,5 +1,17 @@
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.sections import HELD, REVERSED, UNKNOWN, Cell, Table, confusions, in_words, sections, verdicts
+from advdrop.lab.report.sections import (
+    HELD,
+    REVERSED,
+    UNKNOWN,
+    Cell,
+    Table,
+    confusions,
+    in_words,
+    reasons,
+    sections,
+    verdicts,
+)
+from advdrop.lab.suites.suite import Reported, Row
 from ledger import loose_of, run_of
 
 
@@ -29,6 +41,54 @@ def test_what_could_be_chance_or_was_not_run_is_not_known(suite):
     seen = found(suite, [4.0, 4.1], [])
     assert any(line.endswith("Π model, 20 labels: not run") for line in seen[UNKNOWN])
     assert list(seen) == ["What is not known yet"]
+
+
+def in_order(suite, errors, *, like=None):
+    """Return results of a protocol that compares only the order: four rows with printed errors 1, 2, 3 and 4."""
+    printed = {row: {"20": Reported(place, None, False)} for place, row in enumerate("abcd", 1)}
+    rows = {row: Row(name=row.upper(), method="pi", paper=printed[row]) for row in "abcd"}
+    protocol = suite.protocols["short"].model_copy(update={"only_order": True})
+    columns = suite.columns | {"all": suite.columns["all"].model_copy(update={"like": like})}
+    update = {"rows": rows, "columns": columns, "compare": (), "protocols": suite.protocols | {"short": protocol}}
+    ordered = suite.model_copy(update=update)
+    column = "all" if like else "20"
+    runs = [run_of(ordered, row, 0, (40.0, error), column=column) for row, error in errors.items()]
+    (results,) = results_of(runs, {suite.key: ordered})
+    return results
+
+
+def test_a_protocol_that_is_too_short_for_errors_compares_the_order(suite):
+    results = in_order(suite, {"a": 30.0, "b": 32.0, "c": 31.0, "d": 40.0})
+    part = sections(results)[1]
+    assert part.heading == "The order of the rows, beside the paper"
+    assert part.table.head == ["place", "20 labels: paper", "here"]
+    assert part.table.rows == [["1", "A", "A"], ["2", "B", "C"], ["3", "C", "B"], ["4", "D", "D"]]
+    # 5 of 6 pairs agree: τ = (5 - 1) / 6. Of 24 orders, 8 have |τ| of at least 2/3.
+    (line,) = part.lines
+    assert line.startswith("20 labels: 5 of 6 pairs of rows have the paper's order. Kendall's τ is 0.67 (p: 0.333)")
+    assert not any("Beside" in part.heading for part in sections(results))
+
+
+def test_the_order_of_a_column_that_stands_for_another(suite):
+    results = in_order(suite, {"d": 9.0, "b": 8.0}, like="20")
+    assert [(order.paper, order.here) for order in results.orders] == [(["b", "d"], ["b", "d"])]
+    assert sections(results)[1].lines[0].startswith("All labels beside 20 labels of the paper: 1 of 1 pairs")
+
+
+def test_one_row_has_no_order(suite):
+    results = in_order(suite, {"a": 30.0})
+    assert results.orders == []
+    assert [part.heading for part in sections(results)] == ["", "What differs from the paper", "Run it again"]
+
+
+def test_reasons_are_told_once_for_all_that_they_are_about(suite):
+    without = {"all/pi": "no time", "dropout": "no time", "all/vadd": "no interest"}
+    protocol = suite.protocols["short"].model_copy(update={"without": without})
+    changed = suite.model_copy(update={"protocols": suite.protocols | {"short": protocol}})
+    runs = [run_of(changed, "pi"), run_of(changed, "vadd", column="all")]
+    (results,) = results_of(runs, {suite.key: changed})
+    assert "Π model, All labels; Dropout: no time" in reasons(results)
+    assert not any("no interest" in line for line in reasons(results))  # it was run all the same
 
 
 def test_columns_of_dashes_are_left_out():

@@ -1,4 +1,5 @@
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from advdrop.lab.report.statistics import (
+    Agreement,
     Difference,
     Paired,
     Summary,
+    agreement,
     detectable,
     gap,
     holm,
@@ -106,6 +109,29 @@ def test_methods_are_compared_on_the_seeds_that_both_have():
     assert found.wilcoxon_p == 0.25
     assert found.effect == pytest.approx(2.0)
     assert not found.difference.seen
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=6, unique=True), st.randoms(use_true_random=False))
+def test_the_agreement_of_two_orders_counts_all_pairs_and_all_orders(values, random):
+    other = random.sample(values, len(values))
+
+    def score(order):
+        signs = [np.sign(a - b) for i, a in enumerate(order) for b in order[:i]]
+        return np.dot(signs, [np.sign(a - b) for i, a in enumerate(values) for b in values[:i]])
+
+    found, pairs = agreement(values, other), math.comb(len(values), 2)
+    assert (found.same - (pairs - found.same)) == score(other)
+    assert found.pairs == pairs
+    assert found.tau == pytest.approx(score(other) / pairs, abs=6e-4)
+    every = [abs(score(order)) >= abs(score(other)) for order in permutations(values)]
+    assert found.p == pytest.approx(np.mean(every), abs=1e-5)
+
+
+def test_a_tie_has_no_order_and_equal_numbers_do_not_agree():
+    assert agreement([1.0, 2.0, 3.0], [5.0, 5.0, 6.0])[:2] == (2, 3)
+    assert agreement([1.0, 2.0], [5.0, 5.0]) is None
+    assert agreement([], []) is None
+    assert isinstance(agreement([1.0, 2.0], [1.0, 2.0]), Agreement)
 
 
 def test_methods_without_a_common_seed_are_not_compared():

@@ -122,6 +122,8 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"rows": {"new": {"name": "New"}}}, "rows.new has neither a method nor a source"),
         ({"compare": [["dropout", "pi"]]}, "compare has row 'pi'"),
         ({"protocols": {"short": {"columns": {"many": {}}}}}, "protocols.short.columns has 'many'"),
+        ({"protocols": {"short": {"without": {"few/drop": "why"}}}}, "protocols.short.without has 'few/drop'"),
+        ({"columns": {"few": {"like": "many"}}}, "columns.few.like has column 'many'"),
         ({"columns": {"a/b": {"name": "x", "dataset": "digits", "labels": 30}}}, "cannot be part of a file's name"),
         ({"colums": {}}, "colums Extra inputs"),
         (
@@ -202,6 +204,18 @@ def test_a_protocol_leaves_out_what_it_names_unless_it_is_asked_for(small):
     assert len(list(none.cells("short", columns=["few"], seeds=1))) == 3
 
 
+def test_a_cell_that_is_left_out_is_run_if_its_row_and_its_column_are_asked_for(small):
+    without = small.protocols["short"].model_copy(update={"without": {"few/random": "it is slow"}})
+    less = small.model_copy(update={"protocols": {"short": without}})
+
+    def rows(*asked):
+        return {key.row for key in less.cells("short", *asked) if key.column == "few"}
+
+    assert rows() == rows((), ["few"]) == {"dropout", "vadd-kl"}
+    assert rows(["random"]) == set()
+    assert rows(["random"], ["few"]) == {"random"}
+
+
 def test_the_network_of_a_protocol_is_not_for_a_row_with_another_network():
     table = Suite.load("table-d1")
     there, here = (config(table, Key("all", row, 0), "scaled").network for row in ("pi", "highway"))
@@ -215,12 +229,13 @@ def test_every_cell_of_the_paper_is_run_or_says_why_not(name):
         assert row.method is not None or row.why, key
     for protocol in suite.protocols.values():
         assert all(protocol.without.values())
-    scaled = "scaled" if "scaled" in suite.protocols else "short"
-    run = {(key.row, key.column) for key in suite.cells(scaled)}
-    without = suite.protocols[scaled].without
-    for row, about in suite.rows.items():
-        for column in about.paper:
-            assert (row, column) in run or about.why or row in without or column in without, (row, column)
+    for name in {"scaled", "long"} & suite.protocols.keys():
+        run = {(key.row, key.column) for key in suite.cells(name)}
+        without = suite.protocols[name].without
+        for row, about in suite.rows.items():
+            for column in about.paper:
+                said = about.why or without.keys() & {row, column, f"{column}/{row}"}
+                assert (row, column) in run or said, (row, column)
 
 
 def test_the_scaled_rows_of_table_2_are_those_that_are_compared():

@@ -21,7 +21,7 @@ from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.records.record import Ledger, Sealed, record_of
 from advdrop.lab.report.collect import Results, check, results_of
 from advdrop.lab.report.formats import main_table, page
-from advdrop.lab.report.sections import gaps, sentences
+from advdrop.lab.report.sections import gaps, orders, sentences
 from advdrop.lab.suites.suite import Key, Suite, fingerprint, suites
 
 STUDIES = {
@@ -129,5 +129,6 @@ def show_tables(options: Reproduce, suite: Suite, ledger: Ledger) -> None:
             title, report = f"{suite.title}, protocol {options.protocol}", options.out / f"{results.name}.html"
             write_page(report, page([results], title=title))
             print(f"\n{title}, preset {options.preset}\n\n{main_table(results)}\n")
-            print("\n".join([*gaps(results), *sentences(results)]))
+            beside = orders(results) if results.only_order else gaps(results)
+            print("\n".join([*beside, *sentences(results)]))
             print(f"\nrecords in {ledger.folder}, run directories in {options.out}, the page is {report}")

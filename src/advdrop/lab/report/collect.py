@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.records.record import ERROR, Record, RecordError, is_measurement, is_record, read_record, record_of
-from advdrop.lab.report.statistics import Difference, Paired, Summary, gap, holm, paired
+from advdrop.lab.report.statistics import Agreement, Difference, Paired, Summary, agreement, gap, holm, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
 
 if TYPE_CHECKING:
@@ -66,6 +66,15 @@ class Comparison(NamedTuple):
     other: str
     found: Paired
     holm_p: float | None
+
+
+class Order(NamedTuple):
+    """The rows of a column from the lowest error to the highest, in the paper and here, and how far both agree."""
+
+    column: str
+    paper: Sequence[str]
+    here: Sequence[str]
+    agreement: Agreement
 
 
 class Choice(NamedTuple):
@@ -125,6 +134,27 @@ class Results:
             corrected = holm([found.t_p for *_, found in pairs])
             made += [Comparison(column, *pair, p) for pair, p in zip(pairs, corrected, strict=True)]
         return made
+
+    @property
+    def only_order(self) -> bool:
+        """Whether only the order of the rows is compared with the paper's."""
+        return self.suite.protocol(self.protocol).only_order
+
+    @property
+    def orders(self) -> list[Order]:
+        """The order of the rows of each column that have a number of the paper and a run."""
+        found = []
+        for column in self.columns:
+            printed = self.suite.columns[column].like or column
+            paper, here = {}, {}
+            for row, about in self.suite.rows.items():
+                summary = self.entries[row, column].summary
+                if summary is not None and (reported := about.paper.get(printed)):
+                    paper[row], here[row] = reported.mean, summary.mean
+            if agreed := agreement([*paper.values()], [*here.values()]):
+                theirs, ours = (sorted(errors, key=errors.__getitem__) for errors in (paper, here))
+                found.append(Order(column, theirs, ours, agreed))
+        return found
 
     def best(self, column: str) -> list[str]:
         """Return the rows with the lowest mean of a column, to the two digits that are shown."""

@@ -14,22 +14,30 @@ from advdrop.lab.report.collect import LOOSE, Results, config_in, flat
 from advdrop.lab.suites.suite import Key, differences, suites
 
 
-def commands(results: Results, row: str) -> list[str]:
-    """Return the commands that run a row again, for a shell such as bash or zsh."""
+def run_again(results: Results) -> list[str]:
+    """Return the commands that run all rows again, for a shell such as bash or zsh.
+
+    Cells of a suite are run by one command if they have the same number of seeds and form a table of their own.
+    """
     if results.suite.key == LOOSE:
-        return _without_suite(results, row)
+        return [command for row in results.measured for command in _without_suite(results, row)]
+    rows: dict[tuple[int, tuple[str, ...]], list[str]] = defaultdict(list)  # for each number of seeds and its columns
+    for row in results.measured:
+        columns: dict[int, list[str]] = defaultdict(list)
+        for column in results.columns:
+            if records := results.entries[row, column].records:
+                columns[1 + max(record.seed for record in records)].append(column)
+        for seeds, run in columns.items():
+            rows[seeds, tuple(run)].append(row)
+    return [_reproduce(results, named, run, seeds) for (seeds, run), named in rows.items()]
+
+
+def _reproduce(results: Results, rows: Iterable[str], columns: Iterable[str], seeds: int) -> str:
+    """Return the command that runs some cells of a suite."""
     name = results.suite.key if results.suite.key in suites() else f"{results.suite.key}.yaml"
     preset = [] if results.preset == "paper" else ["--preset", results.preset]
-    columns: dict[int, list[str]] = defaultdict(list)  # for each number of seeds
-    for column in results.columns:
-        if records := results.entries[row, column].records:
-            columns[1 + max(record.seed for record in records)].append(column)
-    found = []
-    for seeds, run in columns.items():
-        chosen = [] if run == list(results.suite.columns) else ["--columns", ",".join(run)]
-        words = ["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, "--only", row, *chosen]
-        found.append(shell([*words, "--seeds", str(seeds)]))
-    return found
+    words = ["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, "--only", ",".join(rows)]
+    return shell([*words, "--columns", ",".join(columns), "--seeds", str(seeds)])
 
 
 def _without_suite(results: Results, row: str) -> list[str]:
@@ -60,10 +68,7 @@ def settings(results: Results, row: str) -> list[str]:
 def more_seeds(results: Results, seeds: int = 5) -> list[str]:
     """Return the commands that run all rows with so many seeds: one for all rows that have the same settings."""
     if results.suite.key != LOOSE:
-        name = results.suite.key if results.suite.key in suites() else f"{results.suite.key}.yaml"
-        preset = [] if results.preset == "paper" else ["--preset", results.preset]
-        chosen = ["--only", ",".join(results.measured), "--columns", ",".join(results.columns), "--seeds", str(seeds)]
-        return [shell(["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, *chosen])]
+        return [_reproduce(results, results.measured, results.columns, seeds)]
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for row in results.measured:
         groups[tuple(settings(results, row))].append(results.of_row(row)[0].method)

@@ -108,11 +108,14 @@ def overviews(results: Results) -> list[Figure]:
 
 
 def overview(results: Results, column: str) -> Figure:
-    """Draw the mean and the standard deviation of each row, the paper's and ours, and a dot for each of our seeds."""
+    """Draw the mean and the standard deviation of each row, the paper's and ours, and a dot for each of our seeds.
+
+    The paper's are left out if only the order of the rows is compared.
+    """
     suite, about = results.suite, results.suite.columns[column].name
     entries = {row: results.entries[row, column] for row in suite.rows}
-    shown = [row for row, entry in entries.items() if entry.reported or entry.summary]
-    paper = results.has_paper(column)
+    paper = results.has_paper(column) and not results.only_order
+    shown = [row for row, entry in entries.items() if entry.summary or (paper and entry.reported)]
     where = f" in the paper and here, {about}, protocol {results.protocol}" if paper else f", {about}"
     title = f"Test error{where}"
     from matplotlib.ticker import MaxNLocator
@@ -120,6 +123,8 @@ def overview(results: Results, column: str) -> Figure:
     with drawing(title, 60 + (30 if paper else 48) * len(shown), SIDES if paper else ()) as (drawn, save):
         axes = drawn.subplots()
         for side, name in enumerate(SIDES):
+            if side == 0 and not paper:
+                continue
             pairs = [
                 (place, entries[row].summary if side else entries[row].reported) for place, row in enumerate(shown)
             ]
@@ -149,7 +154,8 @@ def overview(results: Results, column: str) -> Figure:
             theirs = f"paper {entries[row].reported or 'none'}, here " if paper else ""
             said.append(f"{suite.rows[row].name}: {theirs}{ours}")
         several = "Mean and standard deviation; each small dot is a seed."
-        note = f"{several if dots else 'One seed.'} {suite.protocols[results.protocol].about.capitalize()}."
+        about = suite.protocols[results.protocol].about
+        note = f"{several if dots else 'One seed.'} {about[:1].upper()}{about[1:]}."
         return Figure(title, save(f"{title}. {'; '.join(said)}."), note)
 
 

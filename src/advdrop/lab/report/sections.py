@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from advdrop.lab.records.record import Record
 from advdrop.lab.report.answer import Answer
 from advdrop.lab.report.collect import LOOSE, Entry, Results, choices
-from advdrop.lab.report.commands import commands
+from advdrop.lab.report.commands import run_again
 from advdrop.lab.report.statistics import judged, numbers, p_value
 
 HELD, REVERSED, UNKNOWN = "What held", "What was the other way round", "What is not known yet"
@@ -84,9 +85,11 @@ def sections(results: Results) -> list[Section]:
     if any(results.has_paper(column) for column in results.columns):
         printed = f"Bold as in the paper ({results.suite.source}; {results.suite.repeats} runs a number). "
     different: list[list[str | Cell]] = [[Cell(key, "code"), here, there] for key, here, there in results.deviations]
-    again = [command for row in results.measured for command in commands(results, row)]
     costs = cost_table(results)
     verdict = [Section("Beside the paper", lines=gaps(results), folded=False)]
+    if results.only_order:
+        heading = "The order of the rows, beside the paper"
+        verdict = [Section(heading, order_table(results), orders(results), folded=False)]
     verdict += [Section(heading, lines=lines, folded=False) for heading, lines in verdicts(results).items()]
     note = f"{printed}Marked: the lowest mean here. {SEEDS}"
     if results.suite.key == LOOSE:  # no paper, and so no claims to judge
@@ -95,17 +98,17 @@ def sections(results: Results) -> list[Section]:
     found = [
         Section("", error_table(results), note=note, folded=False),
         *verdict,
-        Section("Method against method, seed by seed", compared, sentences(results), note=VERSUS),
+        Section("Method against method, seed by seed", compared, note=VERSUS),
         Section("At equal cost", costs, note=COST),
         Section("What was not run, and why", lines=reasons(results)),
         Section("What differs from the paper", Table(["choice", "here", "paper"], different)),
-        Section("Run it again", commands=again),
+        Section("Run it again", commands=run_again(results)),
     ]
     return [part for part in found if part.lines or part.commands or (part.table and part.table.rows)]
 
 
 def in_words(results: Results) -> list[str]:
-    """Return three sentences: the first comparison, the number of verdicts, and the distance to the paper."""
+    """Return sentences: the first comparison, the number of verdicts, and the distance to the paper."""
     if not results.comparisons:
         return []
     column, one, other, found, _ = results.comparisons[0]
@@ -123,7 +126,10 @@ def in_words(results: Results) -> list[str]:
         f"Of {held + turned + unknown} claims that one method has a lower error than another, {held} held ({which}), "
         f"{turned} turned out the other way round, and {unknown} are not known yet.",
     ]
-    if known := [entry.gap for entry in results.entries.values() if entry.gap is not None]:
+    known = [entry.gap for entry in results.entries.values() if entry.gap is not None]
+    if results.only_order:
+        words += [f"{line}." for line in orders(results)]
+    elif known:
         higher = sum(gap.seen and gap.mean > 0 for gap in known)
         lengths = [choice for choice in results.deviations if choice.key == "training.updates"]
         after = [f", after {int(choice.here):,} updates instead of {int(choice.paper):,}" for choice in lengths]
@@ -153,9 +159,22 @@ def reasons(results: Results) -> list[str]:
     rows = {row.name: row.why for key, row in suite.rows.items() if row.why and not results.of_row(key)}
     names = {key: each.name for group in (suite.rows, suite.columns) for key, each in group.items()}
     without = suite.protocol(results.protocol).without.items()
-    run = {key for place, entry in results.entries.items() if entry.records for key in place}
-    left_out = {names[key]: why for key, why in without if key not in run}
-    return [f"{name}: {why}" for name, why in (rows | left_out).items()]
+    run = {
+        key
+        for (row, column), entry in results.entries.items()
+        if entry.records
+        for key in (row, column, f"{column}/{row}")
+    }
+    left_out = {key: why for key, why in without if key not in run}
+    grouped: dict[str, list[str]] = defaultdict(list)  # the names for each reason
+    for name, why in (rows | {_named(key, names): why for key, why in left_out.items()}).items():
+        grouped[why].append(name)
+    return [f"{'; '.join(named)}: {why}" for why, named in grouped.items()]
+
+
+def _named(key: str, names: Mapping[str, str]) -> str:
+    """Return the name of a row, of a column, or of a cell."""
+    return ", ".join(names[part] for part in reversed(key.split("/")))
 
 
 def gaps(results: Results) -> list[str]:
@@ -165,6 +184,32 @@ def gaps(results: Results) -> list[str]:
         for (row, column), entry in results.entries.items()
         if entry.gap is not None
     ]
+
+
+def orders(results: Results) -> list[str]:
+    """Return how far the order of the rows of each column is that of the paper, in words."""
+    said = []
+    for column, *_, (same, pairs, tau, p) in results.orders:
+        about = results.suite.columns[column]
+        beside = f" beside {results.suite.columns[about.like].name} of the paper" if about.like else ""
+        said.append(
+            f"{about.name}{beside}: {same} of {pairs} pairs of rows have the paper's order. Kendall's τ is {tau:.2f} "
+            f"(p: {p_value(p)}), where 1 is the same order and -1 the reverse"
+        )
+    return said
+
+
+def order_table(results: Results) -> Table:
+    """Return the rows from the lowest error to the highest, in the paper and here."""
+    found, names = results.orders, results.suite.rows
+    head = ["place"]
+    for order in found:
+        head += [f"{results.suite.columns[order.column].name}: paper", "here"]
+    rows = []
+    for place in range(max((len(order.paper) for order in found), default=0)):
+        sides = [side for order in found for side in (order.paper, order.here)]
+        rows.append([str(place + 1), *(names[side[place]].name if place < len(side) else "" for side in sides)])
+    return Table(head, rows)
 
 
 def sentences(results: Results) -> list[str]:

@@ -1,4 +1,4 @@
-"""Means, gaps to the paper, paired comparisons, and the smallest difference that so few runs can show.
+"""Means, gaps to the paper, paired comparisons, orders, and the smallest difference that so few runs can show.
 
 Intervals are 95 % intervals. scipy is imported when something is computed.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
@@ -168,6 +169,31 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, value * (len(order) - rank)))
         corrected[place] = highest
     return corrected
+
+
+class Agreement(NamedTuple):
+    """How far two orders agree: pairs that have the same order in both, all pairs, Kendall's τ and its p-value."""
+
+    same: int
+    pairs: int
+    tau: float
+    p: float
+
+
+def agreement(one: Sequence[float], other: Sequence[float]) -> Agreement | None:
+    """Compare the orders of two sequences of numbers; None for fewer than two numbers, or if all of them are equal.
+
+    >>> agreement([1.0, 2.0, 3.0], [5.0, 9.0, 7.0])
+    Agreement(same=2, pairs=3, tau=0.333, p=1.0)
+    """
+    if len(set(one)) < 2 or len(set(other)) < 2:
+        return None
+    from scipy import stats
+
+    pairs = list(combinations(range(len(one)), 2))
+    same = sum((one[left] - one[right]) * (other[left] - other[right]) > 0 for left, right in pairs)
+    found = stats.kendalltau(one, other)
+    return Agreement(same, len(pairs), round(float(found.statistic), 3), round(float(found.pvalue), 6))
 
 
 def p_value(value: float | None) -> str:

@@ -62,6 +62,7 @@ class Column(Section):
     name: str
     dataset: str
     labels: Labels
+    like: str | None = Field(None, description="the column whose order of rows in the paper its own is compared with")
 
 
 class Row(Section):
@@ -83,7 +84,10 @@ class Protocol(Section):
     seeds: int = Field(ge=1, le=MOST_SEEDS)
     settings: dict[str, Any] = Field({}, description="over the recipe")
     columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
-    without: dict[str, str] = Field({}, description="rows and columns that it leaves out unless asked for, and why")
+    without: dict[str, str] = Field(
+        {}, description="rows, columns and cells (column/row) that it leaves out unless asked for, and why"
+    )
+    only_order: bool = Field(False, description="whether only the order of the rows is compared with the paper's")
 
 
 class Curve(Section):
@@ -125,9 +129,12 @@ class Suite(Section):
             check_known("compare has row", pair, self.rows)
         for curve in self.curves:
             check_known("curves has row", curve.values, self.rows)
+        cells = [f"{column}/{row}" for column in self.columns for row in self.rows]
         for key, protocol in self.protocols.items():
             check_known(f"protocols.{key}.columns has", protocol.columns, self.columns)
-            check_known(f"protocols.{key}.without has", protocol.without, [*self.rows, *self.columns])
+            check_known(f"protocols.{key}.without has", protocol.without, [*self.rows, *self.columns, *cells])
+        for key, column in self.columns.items():
+            check_known(f"columns.{key}.like has column", [column.like] if column.like else [], self.columns)
         for key, row in self.rows.items():
             check_known(f"rows.{key}.paper has column", row.paper, self.columns)
             if row.method is None and row.quoted is None:
@@ -171,7 +178,8 @@ class Suite(Section):
         """Yield the runs in the order in which they are made: a whole table, then that of the next seed.
 
         ``only`` has keys of rows, or methods that are no row's key; without it, all rows are yielded that can be run
-        and that the protocol does not leave out. It is the same with ``columns``.
+        and that the protocol does not leave out. It is the same with ``columns``. A cell that the protocol leaves out
+        is yielded if both its row and its column are asked for.
         """
         left_out = self.protocol(protocol).without
         methods = {name for name in only if name not in self.rows}
@@ -183,7 +191,8 @@ class Suite(Section):
         for seed in range(self.protocol(protocol).seeds if seeds is None else seeds):
             for column in columns or [key for key in self.columns if key not in left_out]:
                 for row in rows:
-                    yield Key(column, row, seed)
+                    if f"{column}/{row}" not in left_out or (only and columns):
+                        yield Key(column, row, seed)
 
     def config(self, key: Key, protocol: str, preset: PresetName, **data: Any) -> RunConfig:
         """Return the whole configuration of a run; ``data`` are shape, examples and data_dir of ``recipes.resolve``."""

@@ -90,6 +90,21 @@ def test_the_cost_of_an_update_is_that_of_the_fastest_run(suite):
     assert entry.milliseconds == 1.0  # a busy machine made the other run slower
 
 
+def test_a_stretch_without_other_programs_tells_the_cost_of_a_run(suite):
+    def cost(update, seconds, whole=9.0):
+        record = run_of(suite, "pi", 0, milliseconds_per_update=whole)
+        curve = record.curve | {"update": update, "seconds": seconds}
+        (found,) = results_of([record.model_copy(update={"curve": curve})], {suite.key: suite})
+        return found.entries["pi", "20"].milliseconds
+
+    ends = [10.0, 20.0, 30.0, 40.0]
+    assert cost(ends, [0.08, 0.20, 0.23, 0.36]) == pytest.approx(3.0)  # 30 ms for the third ten updates
+    assert cost(ends, [0.02, 0.20, 0.23, 0.36]) == pytest.approx(2.0)  # the first stretch begins with the run
+    assert cost(ends, [0.08, None, 0.18, 0.36]) == pytest.approx(5.0)  # 100 ms for twenty updates
+    assert cost(ends, [0.2, 0.4, 0.6, 0.8], whole=4.0) == 4.0  # evaluations take time, too
+    assert cost(ends, [0.0, 0.0, 0.4, 0.8]) == 9.0  # a clock that stood still
+
+
 def test_equal_cost_is_the_whole_training_of_the_cheapest_row(suite):
     # Dropout: 40 updates of 1 ms, so the budget is 40 ms. Π: 40/1.9 = 21 updates, the second measurement: (20 + 24)/2.
     # VAdD: 40/3.9 = 10.3 updates, the first one.

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -264,8 +265,22 @@ def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Pl
 
 
 def update_cost(records: Sequence[Record]) -> float:
-    """Return the milliseconds of an update in the fastest of some runs: other programs can only make a run slower."""
-    return min(record.milliseconds_per_update for record in records)
+    """Return the milliseconds of an update in the fastest stretch between two evaluations of some runs.
+
+    Other programs can only make a run slower, and they disturb a whole run more often than each stretch of it.
+    """
+    return min(each for record in records for each in (record.milliseconds_per_update, *_stretches(record)))
+
+
+def _stretches(record: Record) -> list[float]:
+    """Return the milliseconds of an update between each two evaluations, the first of the two included."""
+    pairs = zip(record.curve["update"], record.curve.get("seconds", ()), strict=False)
+    known = [(0.0, 0.0), *((update, end) for update, end in pairs if update is not None and end is not None)]
+    return [
+        1000 * (end - start) / (after - before)
+        for (before, start), (after, end) in pairwise(known)
+        if after > before and end > start
+    ]
 
 
 def at_cost(records: Sequence[Record], budget: float) -> float | None:

@@ -24,7 +24,8 @@ VERSUS = (
 COST = (
     "An update of one method costs several of another. “At equal cost” is the error when the training had cost as much "
     "as the whole training of the cheapest row. The schedules of the other rows had not ended by then. The time of an "
-    "update is that of the fastest run of a row: other programs on the machine can only make a run slower."
+    "update is that of the fastest stretch between two evaluations in the runs of a row: other programs on the machine "
+    "can only make a run slower."
 )
 MATRIX = 12
 """The number of classes up to which a confusion matrix is drawn. With more, the most frequent mistakes are listed."""

@@ -24,7 +24,7 @@ from advdrop.lab.report.charts import (
     tiled,
     unpacked,
 )
-from advdrop.lab.report.collect import Entry, Results
+from advdrop.lab.report.collect import LOOSE, Entry, Results
 from advdrop.lab.report.samples import sample_figures
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ def overview(results: Results, column: str) -> Figure:
             theirs = f"paper {entries[row].reported or 'none'}, here " if paper else ""
             said.append(f"{suite.rows[row].name}: {theirs}{ours}")
         several = "Mean and standard deviation; each small dot is a seed."
-        about = suite.protocols[results.protocol].about
-        note = f"{several if dots else 'One seed.'} {about[:1].upper()}{about[1:]}."
+        # The page of a suite tells the length of the training above the chart.
+        length = f" {suite.protocols[results.protocol].about}." if suite.key == LOOSE else ""
+        note = f"{several if dots else 'One seed.'}{length}"
         return Figure(title, save(f"{title}. {'; '.join(said)}."), note)
 
 

@@ -84,7 +84,7 @@ def main() -> None:
     rows.sort(key=lambda row: (str(row["labels"]), row["method"], row["seed"]))
     print(table(rows))
     if arguments.json:
-        record(arguments.json, rows, "python benchmarks/flips.py RUN... --json results/flips.json")
+        record(arguments.json, rows, f"python benchmarks/flips.py RUN... --json results/{arguments.json.name}")
 
 
 if __name__ == "__main__":

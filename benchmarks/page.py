@@ -64,6 +64,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "depth-computed": ("depth", lambda rows: depth.table(rows, "computed")),
     "accuracy": ("accuracy", accuracy.table),
     "flips": ("flips", flips.table),
+    "flips-long": ("flips-long", flips.table),
     "full-size": ("full-size", full_size.table),
     "chaos": ("chaos", chaos.table),
     "harm-look": ("harm", lambda rows: harm.few(rows, "look")),

@@ -40,17 +40,22 @@ def commit(package: Path = Path(advdrop.__file__).parent) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, the number of threads, and the accelerators."""
+    """The processor, the instructions that torch uses on it, the number of threads, and the accelerators."""
     found: dict[str, Any] = {"system": platform.system(), "processor": _processor(), "cores": os.cpu_count()}
-    found["threads"] = torch.get_num_threads()
+    found |= {"instructions": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
     if torch.cuda.is_available():
         found["accelerators"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return found
 
 
 def _processor() -> str:
+    """The name, with family and model where they are known: in virtual machines, different processors have one name."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    except OSError:
+        lines = []
+    known = {key.strip(): value.strip() for key, _, value in reversed(lines)}  # the first processor
+    if "model name" not in known:
         return platform.processor() or platform.machine()
+    numbers = [f"{name} {known[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in known]
+    return ", ".join([known["model name"], *numbers])

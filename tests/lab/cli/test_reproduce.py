@@ -92,15 +92,19 @@ def test_a_record_of_another_result_is_left_as_it_is(suite, capsys):
     path = ledger.path(record)
     error = 100 * 7 / record.test_images
     curve = {**record.curve, ERROR: [*record.curve[ERROR][:-1], error]}
-    path.write_text(record.model_copy(update={"curve": curve, ERROR: error}).sealed().dump())
+    other = record.model_copy(update={"curve": curve, ERROR: error})
+    path.write_text(other.sealed().dump())
     text = path.read_text()
     capsys.readouterr()
     assert main(typed) == 0
-    assert (
-        "%, not the same as in results/small/short-paper/few/dropout-0.json, which is left as it is"
-        in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "%, not the same as in results/small/short-paper/few/dropout-0.json, which is left as it is" in said
+    assert "another machine" not in said
     assert path.read_text() == text
+    path.write_text(other.model_copy(update={"machine": record.machine | {"processor": "Z80"}}).sealed().dump())
+    assert main(typed) == 0
+    now = record.machine["processor"]
+    assert f"It was made on another machine (processor Z80, now {now}), and another" in capsys.readouterr().out
 
 
 def test_cells_with_a_record_are_left_out_on_demand(suite, capsys, monkeypatch, tmp_path):

@@ -18,7 +18,8 @@ from advdrop.lab.engine.devices import resolve_auto
 from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
-from advdrop.lab.records.record import Ledger, Sealed, record_of
+from advdrop.lab.records.measurement import Measurement
+from advdrop.lab.records.record import Ledger, Record, record_of
 from advdrop.lab.report.collect import Results, check, results_of
 from advdrop.lab.report.formats import main_table, page
 from advdrop.lab.report.sections import gaps, orders, sentences
@@ -111,7 +112,7 @@ def without_record(
     return left
 
 
-def add(ledger: Ledger, found: Sealed, text: str) -> None:
+def add(ledger: Ledger, found: Record | Measurement, text: str) -> None:
     """Add a record or a measurement to the ledger, and print whether it is new, the same as before, or different."""
     outcome, path = ledger.add(found), ledger.path(found)
     told = {
@@ -120,6 +121,11 @@ def add(ledger: Ledger, found: Sealed, text: str) -> None:
         "other": f"not the same as in {path}, which is left as it is",
     }
     print(f"{text}, {told[outcome]}")
+    if outcome == "other":
+        then = type(found).read(path).machine
+        if different := [key for key, value in found.machine.items() if then.get(key) != value]:
+            names = ", ".join(f"{key} {then.get(key, 'unknown')}, now {found.machine[key]}" for key in different)
+            print(f"  It was made on another machine ({names}), and another machine can round differently.")
 
 
 def show_tables(options: Reproduce, suite: Suite, ledger: Ledger) -> None:

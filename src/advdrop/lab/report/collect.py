@@ -273,7 +273,7 @@ def update_cost(records: Sequence[Record]) -> float:
 
 
 def _stretches(record: Record) -> list[float]:
-    """Return the milliseconds of an update between each two evaluations, the first of the two included."""
+    """Return the milliseconds of an update in each stretch of a run, with the evaluation at its end."""
     pairs = zip(record.curve["update"], record.curve.get("seconds", ()), strict=False)
     known = [(0.0, 0.0), *((update, end) for update, end in pairs if update is not None and end is not None)]
     return [

@@ -77,8 +77,8 @@ class MeanOnlyBatchNorm2d(nn.Module):
         """The same shape, centered."""
         mean = self.running_mean
         if self.training:
-            # The mean of half-precision activations is computed in the precision of the parameters, as in torch.
-            mean = x.mean((0, 2, 3), dtype=torch.promote_types(x.dtype, self.bias.dtype))
+            # In float32 at least, as in torch. A sum, because the gradient of torch's mean is divided for each pixel.
+            mean = x.sum((0, 2, 3), dtype=torch.promote_types(x.dtype, torch.float32)) / x[:, 0].numel()
             if self.track_running_stats:
                 self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return x + (self.bias - mean).to(x.dtype).view(1, -1, 1, 1)

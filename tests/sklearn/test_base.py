@@ -21,6 +21,7 @@ from advdrop.sklearn.folds import parts_of_members, without_folds
 from advdrop.sklearn.gain import Gain
 from advdrop.sklearn.members import MemberLinear
 from advdrop.sklearn.training import Table
+from advdrop.trust import skill_error
 
 
 def small(**options):
@@ -251,6 +252,14 @@ def test_few_members_are_tested_on_their_own_parts(moons, spies, each_output):
     tested = (fold == 0) | (fold == 2)  # two members leave out the first and the third part
     expected = held_out(found._plain, ((x - x.mean(0)) / x.std(0))[tested], fold[tested], each_output)
     assert found.skill_ == pytest.approx(found._skill(y[tested], expected))
+    assert found._skill_error() == skill_error(found.skill_, int(tested.sum()), 2)
+
+
+def test_labels_that_are_never_left_out_are_not_counted_as_tested(moons):
+    _, _, x, y = moons
+    few = np.full(100, -1)
+    few[np.flatnonzero(y == 0)[:6]], few[np.argmax(y)] = 0, 1
+    assert small(members=10, updates=2, blend=0.5).fit(x, few)._tested == 6
 
 
 def test_one_label_of_each_class_gives_no_skill(moons):
@@ -291,7 +300,7 @@ def test_the_gain_has_the_sign_of_the_difference(many, monkeypatch):
         return perfect if training.step.objective.parts[1:] else 1 - perfect
 
     monkeypatch.setattr(AdversarialDropoutClassifier, "_held_out", outputs)
-    monkeypatch.setattr(AdversarialDropoutClassifier, "_held_out_skill", lambda self, x, y, fold: 0.5)
+    monkeypatch.setattr(AdversarialDropoutClassifier, "_held_out_skill", lambda self, x, y, fold: (0.5, len(y)))
     assert small(updates=2).fit(x, y).unlabeled_gain_ == (1.0, 0.0)
 
 
@@ -500,7 +509,7 @@ def test_a_partial_fit_goes_on_after_a_fit(moons):
     assert found._plain is seen[0]
     assert not any(map(torch.equal, before, networks(found)))
     outputs = found._mean(found._outputs(seen[1], test))
-    expected = (10 * skill + 100 * found._skill(y, outputs)) / 110  # fit has tested ten labels
+    expected = (4 * skill + 100 * found._skill(y, outputs)) / 104  # two members have tested two fifths of ten labels
     assert found.skill_ == pytest.approx(expected)
 
 
@@ -546,6 +555,36 @@ def test_a_weight_below_0_is_refused(moons):
     for fit in (small().fit, small().partial_fit):
         with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
             fit(x, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("weights", [np.zeros(100), -np.ones(100)])
+def test_a_refused_call_leaves_the_estimator_as_it_was(weights, moons):
+    _, _, x, y = moons
+    found, expected = small().fit(x, y), small().fit(x, y).predict(x)
+    with pytest.raises(ValueError, match="weight"):
+        found.fit(x, np.where(y == 1, "a", "b"), sample_weight=weights)
+    np.testing.assert_array_equal(found.predict(x), expected)
+    begun = small()
+    with pytest.raises(ValueError, match="weight"):
+        begun.partial_fit(x, y, sample_weight=weights)
+    with pytest.raises(NotFittedError):
+        begun.predict(x)
+    np.testing.assert_array_equal(begun.partial_fit(x, y).predict_proba(x), small().partial_fit(x, y).predict_proba(x))
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (8, -1), (2.5,), ("a",), 0])
+def test_impossible_hidden_layers_are_refused(sizes, moons):
+    x, few, _, _ = moons
+    with pytest.raises(ValueError, match="hidden_layer_sizes"):
+        small(hidden_layer_sizes=sizes).fit(x, few)
+
+
+@pytest.mark.parametrize("sizes", [8, (8,), [np.int64(8)], np.array([8])])
+def test_hidden_layers_are_a_number_or_some_numbers(sizes, moons):
+    x, few, _, _ = moons
+    assert same(
+        small(hidden_layer_sizes=sizes, updates=2).fit(x, few), small(hidden_layer_sizes=(8,), updates=2).fit(x, few)
+    )
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, partial(torch.autocast, "cpu", torch.bfloat16)])

@@ -6,6 +6,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from advdrop.sklearn import AdversarialDropoutRegressor
+from advdrop.sklearn.regressor import Spread
 
 EXPECTED = {
     **dict.fromkeys(
@@ -61,11 +62,34 @@ def test_targets_are_standardized_by_all_targets_seen():
     assert len(found.loss_curve_) == 3
 
 
+@pytest.mark.parametrize("weights", [None, np.arange(120.0)])
+@pytest.mark.parametrize("split", [1, 50])
+def test_the_spread_of_parts_is_that_of_the_whole(weights, split):
+    of_rows = np.ones(120) if weights is None else weights
+    mean = np.average(Y, weights=of_rows)
+    expected = (of_rows.sum(), mean, np.average((Y - mean) ** 2, weights=of_rows))
+    assert Spread.of(Y, weights) == pytest.approx(expected)
+    parts = [Spread.of(Y[rows], of_rows[rows]) for rows in (slice(split + 1), slice(split + 1, None))]
+    assert parts[0] + parts[1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-12])
+def test_targets_that_hardly_count_do_not_set_the_scale(weight):
+    out = np.arange(120) < 3
+    far, weights = np.where(out, 1e5, Y), np.where(out, weight, 1.0)
+    found = small().fit(X, far, sample_weight=weights)
+    assert (found._target_mean, found._target_scale) == pytest.approx((Y[3:].mean(), Y[3:].std()), rel=1e-4)
+    assert small().partial_fit(X, far, sample_weight=weights)._target_scale == pytest.approx(Y[3:].std(), rel=1e-4)
+    if not weight:
+        without = small().fit(X, np.where(out, np.nan, Y))
+        np.testing.assert_allclose(found.predict(X), without.predict(X), atol=1e-5)
+
+
 @pytest.mark.parametrize("members", [1, 4])
 def test_another_scale_of_the_targets_changes_no_prediction(members):
     found = small(members=members).partial_fit(X, Y)
     before = found.predict(X)
-    found._measure_more(1000 * Y)
+    found._measure_more(Spread.of(1000 * Y))
     assert found._target_scale > 100
     np.testing.assert_allclose(found.predict(X), before, rtol=1e-4)
 
@@ -80,7 +104,7 @@ def test_the_first_part_does_not_decide_what_can_be_learned(first):
 
 def measured(targets):
     found = small()
-    found._measure(targets)
+    found._measure(Spread.of(targets))
     return found
 
 

@@ -9,7 +9,7 @@ from scipy.sparse import coo_array, csr_array, csr_matrix
 from sklearn.preprocessing import StandardScaler
 
 from advdrop.sklearn import AdversarialDropoutClassifier, AdversarialDropoutRegressor
-from advdrop.sklearn.rows import SparseRows, measure_scale, scaled_rows
+from advdrop.sklearn.rows import SparseRows, measure_scale, sample, scaled_rows
 
 
 @pytest.fixture
@@ -138,3 +138,15 @@ def test_a_large_number_with_small_differences_keeps_them(offset):
     measure_scale(scaler, x)
     rows = scaled_rows(scaler, x, torch.float64, torch.device("cpu")).flatten()
     assert (rows[1::2] - rows[::2] > 0.9).all()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_sample_has_rows_of_the_whole_table(sparse):
+    x = np.arange(500.0)[:, None]
+    scaler = StandardScaler(with_mean=False, with_std=False).fit(x)
+    rows = scaled_rows(scaler, csr_matrix(x) if sparse else x, torch.float32, torch.device("cpu"))
+    found = torch.cat(list(sample(rows, 100, seed=0).split(64)))[:, 0]
+    assert len(found.unique()) == 100
+    assert 200 < found.mean() < 300  # a hundred numbers from 0 to 499, at random
+    assert isinstance(sample(rows, 100, seed=0), SparseRows) == sparse
+    assert sample(rows, 500, seed=0) is rows

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from advdrop.divergences import Divergence, mse
@@ -27,7 +27,7 @@ from advdrop.sklearn.folds import FOLDS, parts_of_members, without_folds
 from advdrop.sklearn.gain import Gain
 from advdrop.sklearn.labels import Array
 from advdrop.sklearn.progress import Progress
-from advdrop.sklearn.rows import Rows, measure_scale, scaled_rows
+from advdrop.sklearn.rows import Rows, measure_scale, sample, scaled_rows
 from advdrop.sklearn.training import ANNEALED, Table, Training, plain_modes
 from advdrop.trust import trust_in
 
@@ -159,21 +159,20 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     def _collapse(self, outputs: Array, plain: Array) -> str:
         """Return what is wrong with predictions beside those of labels-only members, or nothing."""
 
-    def _fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
+    def _fit(self, x: Array, y: Array, labeled: Array, weights: Array | None, outputs: int) -> Self:
         """Train new members.
 
         Args:
             x: the features of all rows.
             y: their labels; those of unlabeled rows are ignored.
-            labeled: whether each row has a label.
-            sample_weight: the weight of each row, or None.
+            labeled: whether each row has a label that counts.
+            weights: the weight of each row, or None.
             outputs: the number of outputs of a network.
         """
         self._start(x)
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x, ensure_non_negative=True)
         rows, table = self._table(x, y, labeled, weights)
         self.skill_, self.collapsed_, self.unlabeled_gain_, self._plain = 1.0, False, None, None
-        self._tested = len(rows)
+        self._tested = 0
         course: list[Array] = []
         fold = self._folds(y[rows], np.random.RandomState(derived_seed(self._seed, "folds") % 2**32))
         companions = self._companions()
@@ -183,7 +182,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
                 companions = max(companions, 4 * FOLDS) if measured else companions
                 left = without_folds(table, fold, companions)
                 self._plain = self._trained("plain", left, outputs, companions, course=course, progress=progress)
-                self.skill_ = self._held_out_skill(x[rows], y[rows], fold)
+                self.skill_, self._tested = self._held_out_skill(x[rows], y[rows], fold)
             unlabeled = len(table.unlabeled)
             trust = self._trust() if self.weight and unlabeled else 0.0  # on labeled rows, the term did harm
             if not trust:  # no trust is the same as weight=0, to the last bit
@@ -219,7 +218,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         """Return the number of labels-only members that the blend needs."""
         return ceil(self.members * self.blend / (1 - self.blend)) if self.blend else 0
 
-    def _partial_fit(self, x: Array, y: Array, labeled: Array, sample_weight: Any, outputs: int) -> Self:
+    def _partial_fit(self, x: Array, y: Array, labeled: Array, weights: Array | None, outputs: int) -> Self:
         """Make one pass over these rows, with the full λ and the full learning rate.
 
         The skill is measured on labels before the members learn from them.
@@ -236,7 +235,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             self._tested = 0
         else:
             measure_scale(self._scaler, x)
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x, ensure_non_negative=True)
         rows, table = self._table(x, y, labeled, weights)
         if not first and self._plain is not None:
             seen = self._skill(y[rows], self._mean(self._outputs(self._plain, x[rows])))
@@ -284,7 +282,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             return Training(
                 self.n_features_in_,
                 outputs,
-                [int(size) for size in np.atleast_1d(self.hidden_layer_sizes)],
+                _hidden(self.hidden_layer_sizes),
                 members=members,
                 p=float(self.p),
                 delta=float(self.delta),
@@ -326,7 +324,8 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         """
         training = self._training(arm, outputs, members, groups)
         training.trust.value = trust
-        watched = table.unlabeled[:WATCHED]
+        # A table may be sorted, so the first rows need not be like the others. All trainings are watched on the same.
+        watched = sample(table.unlabeled, WATCHED, seed=derived_seed(self._seed, "watched") % 2**32)
         if arm == "plain":
             table = table._replace(unlabeled=table.unlabeled[:0])
         updates = _auto_updates(len(table.labeled), self.batch_size) if self.updates == "auto" else int(self.updates)
@@ -368,13 +367,14 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             found[fold == part] = self._mean(outputs[parts == part][:, fold == part])
         return found
 
-    def _held_out_skill(self, x: Array, y: Array, fold: Array) -> float:
-        """Return the skill of the labels-only members on labels that they did not learn from."""
+    def _held_out_skill(self, x: Array, y: Array, fold: Array) -> tuple[float, int]:
+        """Return the skill of the labels-only members on labels that they did not see, and the number of those labels."""
         assert self._plain is not None
         tested = (fold >= 0) & np.isin(fold, parts_of_members(self._plain.members))
         if not tested.any():
-            return 0.0
-        return self._skill(y[tested], self._held_out(self._plain, x[tested], fold[tested]))
+            return 0.0, 0
+        skill = self._skill(y[tested], self._held_out(self._plain, x[tested], fold[tested]))
+        return skill, int(tested.sum())
 
     def _measure_gain(
         self, x: Array, y: Array, fold: Array, table: Table, outputs: int, progress: Progress | None
@@ -397,11 +397,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
     @plain_modes()
     def _table(self, x: Array, y: Array, labeled: Array, weights: Array | None) -> tuple[Array, Table]:
         """Return the positions of the labeled rows, and the rows to train on."""
-        if weights is not None:
-            labeled = labeled & (weights != 0)  # a row of weight 0 is used as one without a label
         rows = np.flatnonzero(labeled)
-        if len(rows) == 0:
-            raise ValueError("no row has a label and a weight above 0, so there is nothing to learn from")
         own = None if weights is None else torch.as_tensor(weights[rows] / weights[rows].mean()).float()[None]
         table = Table(
             self._scaled(x[rows], torch.float32),
@@ -450,6 +446,14 @@ def _members_outputs(training: Training, rows: Rows) -> Array:
     exact = copy.deepcopy(training.network).to(rows.dtype).eval()
     parts = [exact(part).unflatten(0, (training.members, -1)) for part in rows.split(4096)]
     return np.asarray(torch.cat(parts, 1).cpu())
+
+
+def _hidden(sizes: int | Sequence[int]) -> list[int]:
+    """Return the number of units of each hidden layer."""
+    units: list[Any] = [sizes] if isinstance(sizes, Integral) else list(sizes)  # type: ignore[arg-type]
+    if not units or not all(isinstance(size, Integral) and size >= 1 for size in units):
+        raise ValueError(f"hidden_layer_sizes must be whole numbers from 1 on, such as (128,), got {sizes!r}")
+    return [int(size) for size in units]
 
 
 def _auto_updates(labels: int, batch_size: int) -> int:

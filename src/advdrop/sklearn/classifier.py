@@ -20,7 +20,7 @@ from torch import Tensor
 from advdrop.divergences import Divergence, cross_entropy, kl
 from advdrop.sklearn.base import ENOUGH, AdversarialDropoutEstimator
 from advdrop.sklearn.folds import FOLDS
-from advdrop.sklearn.labels import UNLABELED, Array, Marker, classes_of, labeled_rows, read_labels
+from advdrop.sklearn.labels import UNLABELED, Array, Marker, classes_of, counted_rows, labeled_rows, read_labels
 from advdrop.trust import collapse, skill_error, skill_of
 
 
@@ -143,8 +143,10 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         """
         self._validate_params()
         x, labels, labeled = self._read(X, y, reset=True)
-        self.classes_ = classes_of(labels[labeled], self.unlabeled, not labeled.all())
-        return self._fit(x, labels, labeled, self._weights(x, labels, labeled, sample_weight), len(self.classes_))
+        classes = classes_of(labels[labeled], self.unlabeled, not labeled.all())
+        labeled, weights = counted_rows(x, labeled, self._weights(x, labels, labeled, classes, sample_weight))
+        self.classes_ = classes
+        return self._fit(x, labels, labeled, weights, len(classes))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Make one more pass over these rows.
@@ -162,12 +164,15 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         x, labels, labeled = self._read(X, y, reset=first)
         if first:
             given, known = (labels, labeled) if classes is None else read_labels(classes, self.unlabeled)
-            self.classes_ = classes_of(given[known], self.unlabeled, not (labeled.all() and known.all()))
-        unknown = sorted(set(labels[labeled].tolist()) - set(self.classes_.tolist()), key=str)
+            all_classes = classes_of(given[known], self.unlabeled, not (labeled.all() and known.all()))
+        else:
+            all_classes = self.classes_
+        unknown = sorted(set(labels[labeled].tolist()) - set(all_classes.tolist()), key=str)
         if unknown:
-            raise ValueError(f"y has the label {unknown[0]!r}, which is not among the classes {self.classes_.tolist()}")
-        weights = self._weights(x, labels, labeled, sample_weight)
-        return self._partial_fit(x, labels, labeled, weights, len(self.classes_))
+            raise ValueError(f"y has the label {unknown[0]!r}, which is not among the classes {all_classes.tolist()}")
+        labeled, weights = counted_rows(x, labeled, self._weights(x, labels, labeled, all_classes, sample_weight))
+        self.classes_ = all_classes
+        return self._partial_fit(x, labels, labeled, weights, len(all_classes))
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each row, ``(N,)``."""
@@ -206,26 +211,24 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         check_classification_targets(labels)
         return x, labels, labeled
 
-    def _weights(self, x: Any, y: Array, labeled: Array, sample_weight: Any) -> Any:
+    def _weights(self, x: Any, y: Array, labeled: Array, classes: Array, sample_weight: Any) -> Any:
         """Return the weight of each row times that of its class, ``(N,)``; None if all are equal."""
         if self.class_weight is None:
             return sample_weight
         weights = _check_sample_weight(sample_weight, x)
         counted = labeled & (weights > 0)
         if isinstance(self.class_weight, str):
-            classes = np.unique(y[counted])
-            balanced = compute_class_weight("balanced", classes=classes, y=y[counted], sample_weight=weights[counted])
-            of_class = dict(zip(classes.tolist(), balanced.tolist(), strict=True))
+            seen = np.unique(y[counted])
+            balanced = compute_class_weight("balanced", classes=seen, y=y[counted], sample_weight=weights[counted])
+            of_class = dict(zip(seen.tolist(), balanced.tolist(), strict=True))
         else:
             of_class = dict(self.class_weight)
-        if unknown := [label for label in of_class if label not in self.classes_.tolist()]:
-            raise ValueError(
-                f"class_weight has {unknown[0]!r}, which is not among the classes {self.classes_.tolist()}"
-            )
+        if unknown := [label for label in of_class if label not in classes.tolist()]:
+            raise ValueError(f"class_weight has {unknown[0]!r}, which is not among the classes {classes.tolist()}")
         if wrong := [weight for weight in of_class.values() if not 0 <= weight < float("inf")]:
             raise ValueError(f"class_weight must have numbers from 0 on, got {wrong[0]!r}")
-        factors = np.array([of_class.get(label, 1.0) for label in self.classes_.tolist()])
-        return weights * np.where(labeled, factors[np.searchsorted(self.classes_, y)], 1.0)
+        factors = np.array([of_class.get(label, 1.0) for label in classes.tolist()])
+        return weights * np.where(labeled, factors[np.searchsorted(classes, y)], 1.0)
 
     def _supervised(self) -> Divergence:
         return partial(cross_entropy, given="probabilities") if self.label_smoothing else cross_entropy

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, column_or_1d
 
 Array = npt.NDArray[Any]
 Marker = int | float | str | None
@@ -119,6 +119,23 @@ def labeled_rows(X: Any, y: Array, labeled: Array, sample_weight: Any = None, le
     check_consistent_length(X, y, sample_weight)
     weights = None if sample_weight is None else _safe_indexing(sample_weight, rows)
     return _safe_indexing(X, rows), y[rows], weights
+
+
+def counted_rows(x: Any, labeled: Array, sample_weight: Any) -> tuple[Array, Array | None]:
+    """Return which labels count, ``(N,)``, and the checked weights; a row of weight 0 is used as one without a label.
+
+    Args:
+        x: features of N rows.
+        labeled: which labels are known, ``(N,)``.
+        sample_weight: weights, ``(N,)``, or None.
+    """
+    if sample_weight is None:
+        return labeled, None
+    weights = np.asarray(_check_sample_weight(sample_weight, x, ensure_non_negative=True))
+    counted = labeled & (weights != 0)
+    if not counted.any():
+        raise ValueError("no row has a label and a weight above 0, so there is nothing to learn from")
+    return counted, weights
 
 
 def is_missing(y: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,10 +14,36 @@ from torch import Tensor
 from advdrop.divergences import mse
 from advdrop.sklearn.base import AdversarialDropoutEstimator
 from advdrop.sklearn.folds import FOLDS
-from advdrop.sklearn.labels import Array, labeled_rows, read_targets
+from advdrop.sklearn.labels import Array, counted_rows, labeled_rows, read_targets
 
 MANY = 100
 """The number of targets from which the gain by unlabeled rows is measured."""
+
+
+class Spread(NamedTuple):
+    """The total weight, the mean and the variance of some targets."""
+
+    total: float
+    mean: float
+    variance: float
+
+    @classmethod
+    def of(cls, targets: Array, weights: Array | None = None) -> Spread:
+        """Measure targets ``(L,)`` with weights ``(L,)``, or with weight 1 each.
+
+        >>> Spread.of(np.array([1.0, 3.0, 99.0]), np.array([1.0, 1.0, 0.0]))
+        Spread(total=2.0, mean=2.0, variance=1.0)
+        """
+        mean = np.average(targets, weights=weights)
+        variance = np.average(np.square(targets - mean), weights=weights)
+        return cls(float(len(targets) if weights is None else weights.sum()), float(mean), float(variance))
+
+    def __add__(self, other: Spread) -> Spread:  # type: ignore[override]
+        """Return the spread of both sets of targets together."""
+        total, apart = self.total + other.total, other.mean - self.mean
+        within = (self.total * self.variance + other.total * other.variance) / total
+        between = self.total * other.total * (apart / total) ** 2
+        return Spread(total, self.mean + apart * other.total / total, within + between)
 
 
 class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
@@ -48,8 +74,9 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         """
         self._validate_params()
         x, targets, labeled = self._read(X, y, reset=True)
-        self._measure(targets[labeled])
-        return self._fit(x, targets, labeled, sample_weight, 1)
+        labeled, weights = counted_rows(x, labeled, sample_weight)
+        self._measure(Spread.of(targets[labeled], None if weights is None else weights[labeled]))
+        return self._fit(x, targets, labeled, weights, 1)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Make one more pass over these rows.
@@ -62,11 +89,13 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         self._validate_params()
         first = not hasattr(self, "_semi")
         x, targets, labeled = self._read(X, y, reset=first)
+        labeled, weights = counted_rows(x, labeled, sample_weight)
+        seen = Spread.of(targets[labeled], None if weights is None else weights[labeled])
         if first:
-            self._measure(targets[labeled])
+            self._measure(seen)
         else:
-            self._measure_more(targets[labeled])
-        return self._partial_fit(x, targets, labeled, sample_weight, 1)
+            self._measure_more(seen)
+        return self._partial_fit(x, targets, labeled, weights, 1)
 
     def predict(self, X: Any) -> Array:
         """Return the prediction for each row, ``(N,)``."""
@@ -85,22 +114,16 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
             raise ValueError("every target is missing; there is nothing to learn from")
         return x, targets, labeled
 
-    def _measure(self, targets: Array) -> None:
-        self._target_mean, self._target_scale = float(targets.mean()), float(targets.std()) or 1.0
-        self._target_count, self._target_variance = len(targets), float(targets.var())
+    def _measure(self, seen: Spread) -> None:
+        self._spread, self._target_mean, self._target_scale = seen, seen.mean, seen.variance**0.5 or 1.0
 
-    def _measure_more(self, targets: Array) -> None:
+    def _measure_more(self, seen: Spread) -> None:
         """Add targets to the mean and the scale, and change the members so that they predict the same as before.
 
         If all targets before were equal, there was no scale, and the members stay as they are.
         """
-        mean, scale, old, new = self._target_mean, self._target_scale, self._target_count, len(targets)
-        measured = self._target_variance > 0
-        count, apart = old + new, float(targets.mean()) - mean
-        self._target_count, self._target_mean = count, mean + apart * new / count
-        within = (old * self._target_variance + new * float(targets.var())) / count
-        self._target_variance = within + old * new * (apart / count) ** 2
-        self._target_scale = self._target_variance**0.5 or 1.0
+        mean, scale, measured = self._target_mean, self._target_scale, self._spread.variance > 0
+        self._measure(self._spread + seen)
         for training in (self._plain, self._semi):
             if training is not None and measured:
                 training.rescale(scale / self._target_scale, (mean - self._target_mean) / self._target_scale)

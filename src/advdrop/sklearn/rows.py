@@ -47,6 +47,20 @@ class SparseRows:
 Rows = Tensor | SparseRows
 
 
+def sample(rows: Rows, most: int, seed: int) -> Rows:
+    """Return at most so many of the rows, chosen at random; a sparse table stays sparse.
+
+    >>> len(sample(torch.zeros(30, 2), 20, seed=0)), len(sample(torch.zeros(10, 2), 20, seed=0))
+    (20, 10)
+    """
+    if len(rows) <= most:
+        return rows
+    chosen = np.random.RandomState(seed).permutation(len(rows))[:most]
+    if isinstance(rows, SparseRows):
+        return SparseRows(rows.x[chosen], rows.scaler, rows.dtype, rows.device)
+    return rows[torch.as_tensor(chosen, device=rows.device)]
+
+
 def is_sparse(x: Any) -> bool:
     """Return True for a sparse table of scipy."""
     return hasattr(x, "tocsr")

@@ -368,7 +368,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         return found
 
     def _held_out_skill(self, x: Array, y: Array, fold: Array) -> tuple[float, int]:
-        """Return the skill of the labels-only members on labels that they did not see, and the number of those labels."""
+        """Return the skill of the labels-only members on labels that they did not see, and how many labels."""
         assert self._plain is not None
         tested = (fold >= 0) & np.isin(fold, parts_of_members(self._plain.members))
         if not tested.any():
@@ -451,7 +451,7 @@ def _members_outputs(training: Training, rows: Rows) -> Array:
 def _hidden(sizes: int | Sequence[int]) -> list[int]:
     """Return the number of units of each hidden layer."""
     units: list[Any] = [sizes] if isinstance(sizes, Integral) else list(sizes)  # type: ignore[arg-type]
-    if not units or not all(isinstance(size, Integral) and size >= 1 for size in units):
+    if not units or not all(isinstance(size, Integral) and int(size) >= 1 for size in units):
         raise ValueError(f"hidden_layer_sizes must be whole numbers from 1 on, such as (128,), got {sizes!r}")
     return [int(size) for size in units]
 

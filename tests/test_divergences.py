@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -322,3 +324,19 @@ def test_a_divergence_of_your_own_needs_to_know_nothing_of_places(generator):
     own = lambda target, logits, *, given: (target - logits).abs().amax(1)  # noqa: E731
     found = over_places(own, target, logits, where=where)
     torch.testing.assert_close(found, place_by_place(own, target, logits, where))
+
+
+@pytest.mark.parametrize("divergence", [kl, reverse_kl, cross_entropy])
+def test_a_class_that_is_impossible_in_both_adds_nothing(divergence):
+    torch.manual_seed(0)
+    target, logits = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
+    masked = [torch.cat([each, torch.full((4, 1), -math.inf)], 1) for each in (target, logits)]
+    value, expected = divergence(*masked), divergence(target, logits)
+    torch.testing.assert_close(value, expected)
+    pairs = zip(*(torch.autograd.grad(each.sum(), (target, logits)) for each in (value, expected)), strict=True)
+    for found, wanted in pairs:
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_class_that_is_impossible_in_the_output_alone_is_infinitely_far():
+    assert kl(torch.zeros(1, 2), torch.tensor([[0.0, -math.inf]])).isinf().all()

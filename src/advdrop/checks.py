@@ -281,28 +281,29 @@ def labels(y: Tensor, classes: int) -> None:
             )
 
 
-def unit_interval(name: str, tensor: Tensor) -> None:
+def unit_interval(name: str, tensor: Tensor, way: str = "") -> None:
     """Raise an error that shows a wrong value unless all are in [0, 1], if value checks are due."""
     if tensor.numel() and due(name, tensor):
         least, most = (v.item() for v in torch.aminmax(tensor))
         if not (least >= 0.0 and most <= 1.0):
-            raise ValueError(f"{name} must hold probabilities in [0, 1], got values from {least:g} to {most:g}")
+            raise ValueError(f"{name} must hold probabilities in [0, 1], got values from {least:g} to {most:g}{way}")
 
 
 def distributions(name: str, tensor: Tensor, zeros: bool = False) -> None:
-    """Raise an error unless ``(N, C)`` has probabilities that sum to 1 in each row, if value checks are due.
+    """Raise an error unless ``(B, C, *D)`` has probabilities that sum to 1 over C, if value checks are due.
 
-    With ``zeros``, rows of zeros are left out.
+    With ``zeros``, places of zeros are left out.
     """
-    unit_interval(name, tensor)
+    unit_interval(name, tensor, "; for values use SquaredError(), AT(loss=SquaredError()) and SAdD(divergence=mse)")
     if due(f"sums of {name}", tensor):
-        sums = tensor.detach().double().sum(1)
+        sums = tensor.detach().double().sum(1).flatten()
         sums = torch.where(sums == 0.0, 1.0, sums) if zeros else sums
         worst = int((sums - 1.0).abs().argmax())
         if abs(sums[worst].item() - 1.0) > 1e-2:
             raise ValueError(
                 f"{name} must sum to 1 over the {tensor.shape[1]} classes, got a sum of {sums[worst].item():g}; divide "
-                "by the sum, or use BinaryCrossEntropy() if several classes can be right at once"
+                "by the sum, or use BinaryCrossEntropy() if several classes can be right at once, with "
+                "AT(loss=BinaryCrossEntropy()) and SAdD(divergence=bernoulli_kl)"
             )
 
 

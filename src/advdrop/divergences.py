@@ -114,6 +114,10 @@ def mse(target: Tensor, logits: Tensor, *, given: Given = "logits", where: Tenso
     return _mse(target, logits, given=given)
 
 
+CLASSES = (kl, reverse_kl, cross_entropy, qe)
+"""The divergences of one distribution over the classes: they apply a softmax to the output."""
+
+
 def over_places(
     divergence: Divergence, target: Tensor, logits: Tensor, *, given: Given = "logits", where: Tensor | None = None
 ) -> Tensor:
@@ -161,12 +165,12 @@ def _rows(tensor: Tensor) -> Tensor:
 
 def _kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     t, log_t, log_o = _distributions(target, logits, given)
-    return (t * (log_t - log_o)).sum(1)
+    return _expectation(t, log_t - log_o)
 
 
 def _reverse_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     _, log_t, log_o = _distributions(target, logits, given)
-    return (log_o.exp() * (log_o - log_t)).sum(1)
+    return _expectation(log_o.exp(), log_o - log_t)
 
 
 def _cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
@@ -174,7 +178,7 @@ def _cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") -
     if not target.is_floating_point():
         return F.cross_entropy(_full(logits), target.long(), reduction="none")
     t, _, log_o = _distributions(target, logits, given)
-    return -(t * log_o).sum(1)
+    return -_expectation(t, log_o)
 
 
 def _qe(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
@@ -226,7 +230,7 @@ def _probabilities(target: Tensor, logits: Tensor, given: Given) -> Tensor:
 
 
 def _distributions(target: Tensor, logits: Tensor, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """Return t, log t and log o; log t is finite where t is zero."""
+    """Return t, log t and log o; log t of a probability that is given as zero is finite."""
     if target.is_floating_point() and given == "logits":
         _check(target, logits, given)
         log_t = _full(target).log_softmax(1)
@@ -235,3 +239,9 @@ def _distributions(target: Tensor, logits: Tensor, given: Given) -> tuple[Tensor
         t = _probabilities(target, logits, given)
         log_t = t.clamp_min(torch.finfo(t.dtype).tiny).log()
     return t, log_t, _full(logits).log_softmax(1)
+
+
+def _expectation(t: Tensor, values: Tensor) -> Tensor:
+    """Return Σ_c t_c v_c. A class that is impossible in both, with a logit of −inf, adds 0 and not 0 · (−inf) = NaN."""
+    impossible = (t == 0.0) & ~values.isfinite()
+    return (t * values.masked_fill(impossible, 0.0)).sum(1)

@@ -439,3 +439,69 @@ def test_other_mistakes():
         run(tagger, TemporalEnsembling(4, CLASSES), rows, **TOKENS)
     with pytest.raises(ValueError, match="weight must be zero or more"):
         CrossEntropy(weight=[-1.0])
+
+
+def small_network(outputs=CLASSES, p=0.5):
+    return nn.Sequential(nn.Linear(4, 20), nn.ReLU(), AdversarialDropout(p, 0.2), nn.Linear(20, outputs))
+
+
+@pytest.mark.parametrize("term", [AT(), AT(norm="l2"), SAdD(), SAdD(divergence=kl), SAdD(divergence=qe)])
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (torch.tensor([[-8.0, 0.5, 3.0]]), "must hold probabilities .*-8 to 3; for values use SquaredError"),
+        (torch.tensor([[1.0, 1.0, 0.0]]), r"sum to 1 .*AT\(loss=BinaryCrossEntropy\(\)\) and SAdD\(divergence=bern"),
+    ],
+)
+def test_values_are_not_taken_for_probabilities(term, y, message):
+    x, y = torch.randn(6, 4), y.repeat(6, 1)
+    with pytest.raises(ValueError, match=message):
+        run(small_network(), SquaredError() + term, {"x": x, "y": y})
+
+
+@pytest.mark.parametrize(
+    "loss", [SquaredError(), BinaryCrossEntropy(), CrossEntropy(), CrossEntropy(label_smoothing=0.2)]
+)
+def test_at_has_the_loss_of_its_labels(loss):
+    x, model = torch.randn(6, 4), small_network(p=0.0)
+    y = torch.tensor([[1.0, 0.0, 0.0]]).repeat(6, 1)
+    found = Step(model, loss + AT(epsilon=0.3, loss=loss))(x, y)
+    moved = x.clone().requires_grad_()
+    Step(model, loss)(moved, y).loss.backward()
+    expected = Step(model, loss)(x + 0.3 * moved.grad.sign(), y).loss
+    torch.testing.assert_close(found.terms["at"], expected)
+    assert found.terms["at"] > found.loss - found.terms["at"]  # the step makes the loss larger
+
+
+@pytest.mark.parametrize(("loss", "divergence"), [(SquaredError(), mse), (BinaryCrossEntropy(), bernoulli_kl)])
+@pytest.mark.parametrize("places", [False, True])
+def test_sadd_leaves_out_outputs_without_a_label(loss, divergence, places):
+    layer = nn.Conv1d(4, CLASSES, 1) if places else nn.Linear(4, CLASSES)
+    model = nn.Sequential(AdversarialDropout(0.0, 0.0), layer)
+    x = torch.randn(6, 4, 5) if places else torch.randn(6, 4)
+    y = torch.randint(0, 2, model(x).shape).float()
+    y[:, 1] = IGNORED
+    y[0] = IGNORED
+    found = Step(model, loss + SAdD(divergence=divergence), ignore_index=IGNORED)(x, y).terms
+    one, other = found.values()
+    torch.testing.assert_close(other, one)  # labels are 0 and 1, so that KL is the cross-entropy
+
+
+@pytest.mark.parametrize(
+    ("loss", "divergence", "y"),
+    [
+        (SquaredError(), mse, torch.randn(6)),
+        (BinaryCrossEntropy(), bernoulli_kl, torch.tensor([0, 1, 1, 0, 0, 1])[:, None]),
+        (BinaryCrossEntropy(), bernoulli_kl, torch.tensor([0, 1, 1, 0, 0, 1])[:, None] == 1),
+    ],
+)
+def test_sadd_takes_the_labels_that_the_loss_takes(loss, divergence, y):
+    model = nn.Sequential(AdversarialDropout(0.0, 0.0), nn.Linear(4, 1))
+    one, other = Step(model, loss + SAdD(divergence=divergence))(torch.randn(6, 4), y).terms.values()
+    torch.testing.assert_close(other, one)
+
+
+@pytest.mark.parametrize("divergence", [mse, bernoulli_kl])
+def test_values_have_no_confidence(divergence):
+    with pytest.raises(ValueError, match=f"confidence=1.0 .* and {divergence.__name__} compares values"):
+        VAdD(divergence=divergence, confidence=1.0)

@@ -6,6 +6,7 @@ L_AdD = D[g(x, y, θ), f(x, εadv)],   εadv = argmax D[g, f(x, ε)] over ‖εs
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import wraps
 from operator import mul
 from typing import TYPE_CHECKING, final
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.choices import BudgetOf, Noise
-from advdrop.divergences import Divergence, Given, cross_entropy, kl
+from advdrop.divergences import Divergence, Given, bernoulli_kl, cross_entropy, kl, mse
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.budget import shared_budget, warn_no_flip
 from advdrop.masks.search import SearchBudget, rounding
@@ -101,7 +102,11 @@ class AdD(Term):
             raise TypeError(f"search must be a search such as FirstOrder(), got {self.search!r}")
         checks.choice("noise", self.noise, ("independent", "shared"))
         checks.choice("budget", self.budget, ("layer", "shared"))
-        checks.not_negative("confidence", self.confidence)
+        if checks.not_negative("confidence", self.confidence) and self.divergence in (mse, bernoulli_kl):
+            raise ValueError(
+                f"confidence={self.confidence} is that of a distribution over classes, and {self.divergence.__name__} "
+                "compares values or yes-or-no answers; use confidence=0"
+            )
 
     @property
     def name(self) -> str:
@@ -146,16 +151,13 @@ class AdD(Term):
             passes.measures = search_measures(found.problem.sampled, found.masks, found.problem.budget, found.jacobians)
         masks, shared = clean.scale(found.masks), self.noise == "shared"
         logits = passes.masked(found.lower, clean, masks, "adversarial", repeat=shared)
-        return self._compare(passes, self._trusted if self.confidence else self.divergence, found.target, logits)
+        divergence = trusted(self.divergence, self.confidence) if self.confidence else self.divergence
+        return self._compare(passes, divergence, found.target, logits)
 
     def _compare(self, passes: Passes, divergence: Divergence, target: Tensor, logits: Tensor) -> Tensor:
-        return passes.compare(divergence, target, logits, self.rows, given=self.given, labeled=self.target is labels)
-
-    def _trusted(self, target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
-        """Return D times the confidence of the target."""
-        value = self.divergence(target, logits, given=given)
-        checks.one_each("a divergence", value)
-        return value * confidence(target, given, self.confidence)
+        if self.target is labels:
+            return passes.compare_labels(divergence, logits, given=self.given)
+        return passes.compare(divergence, target, logits, self.rows, given=self.given)
 
     def searched(self, passes: Passes) -> Searched:
         """Search for εadv, and return it together with the clean pass, the target and the problem."""
@@ -229,6 +231,18 @@ class AdD(Term):
         if self.budget == "shared":
             return shared_budget(deltas, units)
         return tuple(flip_budget(delta, h) for delta, h in zip(deltas, units, strict=True))
+
+
+def trusted(divergence: Divergence, power: float) -> Divergence:
+    """Return D times the confidence of the target."""
+
+    @wraps(divergence)
+    def value(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
+        found = divergence(target, logits, given=given)
+        checks.one_each("a divergence", found)
+        return found * confidence(target, given, power)
+
+    return value
 
 
 @final

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.choices import Ball, Noise, Per
-from advdrop.divergences import cross_entropy
 from advdrop.masks import gradient
 from advdrop.objectives.base import Term
+from advdrop.objectives.cross_entropy import CrossEntropy
+from advdrop.objectives.supervised import Supervised
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 class AT(Term):
     """Adversarial training, D[y, f(x + r)] (Eq. 2).
 
-    r = ε·sign(g) (L∞, the fast gradient sign) or r = ε·g/‖g‖₂ (L2), with g = ∂CE/∂x. The gradient is taken through the
-    clean pass, which the cross-entropy term needs as well.
+    r = ε·sign(g) (L∞, the fast gradient sign) or r = ε·g/‖g‖₂ (L2), with g = ∂D/∂x. The gradient is taken through the
+    clean pass, which the supervised loss needs as well.
 
     With ``at``, r is added to the output h of a module instead of to the input: the embedding of tokens, which are
-    integers and cannot be moved. The gradient ∂CE/∂h then takes a pass of its own, with the noise of the clean pass.
+    integers and cannot be moved. The gradient ∂D/∂h then takes a pass of its own, with the noise of the clean pass.
 
     Args:
         epsilon: the radius of the ball.
@@ -38,6 +39,8 @@ class AT(Term):
         at: the dotted name of a module that runs once in a pass; :func:`advdrop.places` lists them. None: the input.
         per: what has the L2 norm ε in h ``(B, T, F)``: r of the whole ``"sequence"`` or r of each ``"token"``. Padded
             tokens are not moved if the step knows the mask, see :class:`Step`.
+        loss: D[y, ·], the supervised loss with its options; :class:`BinaryCrossEntropy` for multi-label outputs,
+            :class:`SquaredError` for values.
 
     References: Goodfellow et al., "Explaining and Harnessing Adversarial Examples", ICLR 2015; Miyato et al. for L2.
     """
@@ -47,6 +50,7 @@ class AT(Term):
     noise: Noise = "independent"
     at: str | None = None
     per: Per = "sequence"
+    loss: Supervised = field(default_factory=CrossEntropy)
     rows: Rows = field(default="labeled", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,16 +75,16 @@ class AT(Term):
             checks.module(model, self.at)
 
     def per_example(self, passes: Passes) -> Tensor:
-        """Return the cross-entropy at x + r, ``(B,)``."""
+        """Return the loss at x + r, ``(B,)``."""
         if not torch.is_grad_enabled():
             raise RuntimeError("AT needs the gradient of the loss; do not call it under torch.no_grad()")
         if self.at is not None:
             return self._at_module(passes, self.at)
         x = passes.perturbable(self.rows)
-        slope = input_gradient(self._loss(passes, passes.clean(self.rows).logits).sum(), x, retain_graph=True)
+        slope = input_gradient(self.loss.of(passes, passes.clean(self.rows).logits).sum(), x, retain_graph=True)
         original = passes.batch.inputs(self.rows)
         moved = original + self.epsilon * self._direction(passes, slope, x)
-        return self._loss(passes, passes.perturbed(moved, self.rows, self.noise))
+        return self.loss.of(passes, passes.perturbed(moved, self.rows, self.noise))
 
     def _at_module(self, passes: Passes, at: str) -> Tensor:
         step = torch.empty(0)
@@ -92,16 +96,13 @@ class AT(Term):
 
         with passes.unnoticed():
             slope = input_gradient(
-                self._loss(passes, passes.perturbed_at(at, unmoved, self.rows, "shared")).sum(), step
+                self.loss.of(passes, passes.perturbed_at(at, unmoved, self.rows, "shared")).sum(), step
             )
 
         def moved(h: Tensor) -> Tensor:
             return h + self.epsilon * self._direction(passes, slope, h)
 
-        return self._loss(passes, passes.perturbed_at(at, moved, self.rows, self.noise))
-
-    def _loss(self, passes: Passes, logits: Tensor) -> Tensor:
-        return passes.compare(cross_entropy, passes.labels(), logits, self.rows, given="probabilities", labeled=True)
+        return self.loss.of(passes, passes.perturbed_at(at, moved, self.rows, self.noise))
 
     def _direction(self, passes: Passes, slope: Tensor, h: Tensor) -> Tensor:
         if self.norm == "linf":

@@ -50,24 +50,7 @@ class CrossEntropy(Supervised):
 
     def of(self, passes: Passes, logits: Tensor) -> Tensor:
         """Return −log f_y at these logits, ``(B,)``."""
-        y = passes.labels()
-        if not y.is_floating_point():
-            checks.labels_fit(checks.integers(y), logits)
-        elif y.shape != logits.shape:
-            raise TypeError(
-                f"labels must be integers, or probabilities of the shape of the output, {tuple(logits.shape)}; got "
-                f"{y.dtype} of shape {tuple(y.shape)}; use y.long() for classes, or SquaredError() for values"
-            )
-        else:
-            y = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
-            if logits.dim() == 2:
-                checks.distributions("soft labels", y)
-        loss = self._at_places if y.is_floating_point() and logits.dim() > 2 else self._loss
-        return passes.compare(loss, y, logits, self.rows, given="probabilities", labeled=True)
-
-    def _at_places(self, target: Tensor, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
-        checks.distributions("soft labels", target, zeros=True)  # places that do not count have zeros here
-        return self._loss(target, logits, given=given)
+        return passes.compare_classes(self._loss, logits)
 
     def _loss(self, target: Tensor, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
         if self._factors is None and self.label_smoothing == 0.0:

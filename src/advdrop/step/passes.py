@@ -6,6 +6,7 @@ be needed run as one batch.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.choices import Noise, PassName
-from advdrop.divergences import Divergence, Given, over_places
+from advdrop.divergences import CLASSES, Divergence, Given, over_places
 from advdrop.eval_mode import eval_mode
 from advdrop.hidden import Place, watched
 from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
@@ -315,7 +316,48 @@ class Passes:
         """
         return _over_examples(divergence, target, logits, given, self._counting(logits, rows, labeled))
 
-    def compare_values(self, divergence: Divergence, logits: Tensor) -> Tensor:
+    def compare_labels(self, divergence: Divergence, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
+        """Return D[y, output] of each labeled example, ``(B,)``, for labels of any kind.
+
+        They are classes if D is one of ``advdrop.divergences.CLASSES``, and values or yes-or-no answers of the shape of
+        the output otherwise.
+
+        Args:
+            divergence: D.
+            logits: the output, ``(B, C, *D)``.
+            given: what floating-point labels are.
+        """
+        y = self.outputs.classes_second(self.batch.labels())
+        own = y.is_floating_point() or y.dtype == torch.bool or y.shape == logits.shape or logits.shape[1] == 1
+        if own and inspect.unwrap(divergence) not in CLASSES:
+            return self.compare_values(divergence, logits, given=given)
+        return self.compare_classes(divergence, logits, given=given)
+
+    def compare_classes(self, divergence: Divergence, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
+        """Return D[y, output] of each labeled example, ``(B,)``, for labels that are classes.
+
+        Args:
+            divergence: D.
+            logits: the output, ``(B, C, *D)``.
+            given: what soft labels ``(B, C, *D)`` are.
+        """
+        y = self.labels()
+        if not y.is_floating_point():
+            checks.labels_fit(checks.integers(y), logits)
+        elif y.shape != logits.shape:
+            raise TypeError(
+                f"labels must be integers, or probabilities of the shape of the output, {tuple(logits.shape)}; got "
+                f"{y.dtype} of shape {tuple(y.shape)}; use y.long() for classes, or SquaredError() for values"
+            )
+        else:
+            y = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
+            if given == "probabilities":  # places that do not count have zeros
+                where = self._places(logits, "labeled")
+                seen = y if where is None else torch.where(where.unsqueeze(1), y, 0.0)
+                checks.distributions("soft labels", seen, zeros=where is not None)
+        return self.compare(divergence, y, logits, "labeled", given=given, labeled=True)
+
+    def compare_values(self, divergence: Divergence, logits: Tensor, *, given: Given = "logits") -> Tensor:
         """Return D[y, output] of each labeled example, ``(B,)``, for labels of the shape of the output.
 
         Every single output is a place: those whose label is the ``ignore_index`` do not count.
@@ -323,18 +365,19 @@ class Passes:
         Args:
             divergence: D; it is called with one output per row, ``(N, 1)``, if labels may be missing.
             logits: the output, ``(B, C, *D)``.
+            given: what the labels are.
         """
         y = self.values(logits)
         target = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
         where, missing = self._places(logits, "labeled"), self.outputs.ignore_index
         if missing is None:
-            return _over_examples(divergence, target, logits, "logits", where)
+            return _over_examples(divergence, target, logits, given, where)
         has_label = y != missing
         self._warn_if_none(has_label)
         if where is not None:
             has_label = has_label & where.unsqueeze(1)
         target, logits, has_label = target.flatten(1), logits.flatten(1), has_label.flatten(1)
-        return _over_examples(divergence, target.unsqueeze(1), logits.unsqueeze(1), "logits", has_label)
+        return _over_examples(divergence, target.unsqueeze(1), logits.unsqueeze(1), given, has_label)
 
     def _places(self, logits: Tensor, rows: Rows) -> Tensor | None:
         """Return the places that the mask of the inputs has, ``(B, *D)``; None if there is none."""

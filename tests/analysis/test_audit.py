@@ -233,6 +233,11 @@ def test_what_is_known_to_be_affine():
     assert not above_inserted(nn.Linear(2, 2), nn.ReLU())
     shared = nn.Identity()
     assert not above_inserted(shared, nn.Linear(2, 2), shared)
+    block = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    network = insert(insert(nn.Sequential(block, nn.Linear(2, 2)), after="0"), after="0.0")
+    behind, inside = (hook.layer for part in (block, block[0]) for hook in part._forward_hooks.values())
+    assert affine_above(network, behind)
+    assert not affine_above(network, inside)
 
 
 class Silent(nn.Module):

@@ -9,8 +9,9 @@ from torch import nn
 from advdrop.analysis.explain import Explanation, explain
 from advdrop.divergences import kl, qe
 from advdrop.insertion import insert
-from advdrop.masks import AdversarialDropout, FirstOrder, flip_mask
-from advdrop.objectives import SAdD, VAdD
+from advdrop.masks import AdversarialDropout, FirstOrder, Probe, flip_mask
+from advdrop.objectives import EMA, CrossEntropy, SAdD, VAdD
+from advdrop.step.step import Step
 
 
 def below():
@@ -188,3 +189,19 @@ def test_summary():
         "%)."
     )
     assert "stays cat (80.0 %), now cat (60.0 %)" in replace(FOUND, after=[0.6, 0.4]).summary
+
+
+def test_flips_are_counted_from_the_mask_that_they_start_from(x):
+    found = explain(network(delta=0.25), x, term=VAdD(fresh=True))
+    assert len(found.flips) <= found.budget == 3
+    assert found.divergence[1] >= found.divergence[0]
+
+
+def test_an_average_of_the_weights_does_not_move(x):
+    model, term = network(), VAdD(target=EMA(0.5), search=Probe())
+    Step(model, CrossEntropy() + term)(torch.rand(4, 1, 4, 4), torch.tensor([0, 1, 2, 0]))
+    before = {key: value.clone() for key, value in term.target.state_dict().items()}
+    with torch.no_grad():
+        model[1].weight.add_(1.0)
+    explain(model, x, term=term)
+    assert all(torch.equal(value, before[key]) for key, value in term.target.state_dict().items())

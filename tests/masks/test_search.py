@@ -396,3 +396,39 @@ def test_separate_undoes_join(generator):
 def test_errors(build, error, message):
     with pytest.raises(error, match=message):
         build()
+
+
+def rows_of_examples(search, examples=3, rows=2):
+    """Each example has two rows of units, one below the other; D is linear in the first row of each example."""
+    slopes = torch.randn(examples, rows, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sampled = (torch.ones(examples * rows, 4, dtype=torch.float64),)
+
+    def divergence(masks):
+        return (slopes.flatten(0, 1) * (1 - masks[0])).view(examples, -1).sum(1)
+
+    problem = MaskProblem(divergence, sampled, (2,), lambda masks: masks, torch.Generator(), None, None)
+    return problem, search(problem)
+
+
+def test_an_example_may_have_several_rows_of_units():
+    problem, (first,) = rows_of_examples(RandomFlips())
+    better = problem.better((torch.ones(6, 4, dtype=torch.float64),), (first,))[0]
+    wins = problem.divergence((first,)) > 0
+    assert 0 < wins.sum() < 3
+    for example in range(3):
+        chosen = first if wins[example] else torch.ones_like(first)
+        assert torch.equal(better.view(3, 2, 4)[example], chosen.view(3, 2, 4)[example])
+
+
+def test_an_exhaustive_search_needs_one_row_for_each_example():
+    with pytest.raises(ValueError, match="got 6 rows for 3 examples; use another search"):
+        rows_of_examples(Exhaustive())
+
+
+def test_rows_that_belong_to_no_example_are_refused():
+    problem, (mask,) = rows_of_examples(RandomFlips())
+    broken = MaskProblem(
+        lambda masks: torch.zeros(4), problem.sampled, (2,), problem.scale, problem.generator, None, None
+    )
+    with pytest.raises(ValueError, match="a mask of 6 rows does not belong to 4 examples"):
+        broken.better((mask,), (mask,))

@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import CrossEntropy, DeepSupervision, Step, VAdD
+from advdrop import AdversarialDropout, CrossEntropy, DeepSupervision, Probe, Step, VAdD
 from advdrop.objectives.deep_supervision import features, squared_hinge
-from small import CLASSES, FEATURES, Wrapped, batch, noisy, run, values
+from small import CLASSES, FEATURES, Wrapped, batch, noisy, run, seeded, values
 
 
 @pytest.fixture
@@ -124,3 +124,14 @@ def test_a_module_that_returns_a_tuple():
     [head] = term.heads
     expected = squared_hinge(head(model.lstm(x)[0].flatten(1)), y).mean()
     torch.testing.assert_close(run(model, term, {"x": x, "y": y}).loss, expected)
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_a_hidden_layer_may_be_a_block(above):
+    block = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh())
+    inner = nn.Sequential(AdversarialDropout(0.0, 0.2), nn.Linear(8, 8)) if above else AdversarialDropout(0.0, 0.2)
+    model = nn.Sequential(block, inner, nn.Linear(8, CLASSES))
+    term = supervision(model, ("1" if above else "0",))
+    objective = CrossEntropy() + term + VAdD(search=Probe())
+    found, full = (Step(model, objective, reuse=reuse)(**batch(), generator=seeded()) for reuse in (True, False))
+    torch.testing.assert_close(found.terms, full.terms)

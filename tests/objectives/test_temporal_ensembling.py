@@ -75,6 +75,14 @@ def test_the_rows_must_be_known(model, rows, index, message):
         run(model, TemporalEnsembling(16, CLASSES), {**rows, "index": index})
 
 
+def test_the_positions_are_those_of_the_rows_of_the_term(model, rows):
+    term = TemporalEnsembling(16, CLASSES, rows="labeled")
+    with pytest.raises(ValueError, match="index= has the positions of the unlabeled rows"):
+        run(model, term, {**batch(dtype=torch.float64), **rows})
+    run(model, term, {**only(batch(dtype=torch.float64), "x", "y"), "index": torch.arange(8)})
+    assert term.seen.sum() == 8
+
+
 def test_the_options_are_checked(model, rows):
     with pytest.raises(ValueError, match="classes=5, but the network has 3"):
         run(model, TemporalEnsembling(16, 5), rows)

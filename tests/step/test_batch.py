@@ -55,6 +55,21 @@ def test_inputs_of_any_kind(inputs, device):
     assert batch.device.type == device
 
 
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        (
+            torch.ones(7, 3),
+            torch.zeros(2, 9).long(),
+            torch.zeros(7).long(),
+        ),  # the nodes, edges and graphs of two graphs
+        [torch.ones(5, 3), torch.ones(4, 3)],  # two sequences
+    ],
+)
+def test_inputs_may_have_tensors_of_different_lengths(inputs):
+    assert Batch(inputs, Y).inputs("labeled") is inputs
+
+
 REFUSED = {
     "nothing": ({}, ValueError, "needs labeled inputs x, unlabeled inputs, or both"),
     "no labels": ({"x": X}, ValueError, "x and their labels y together"),
@@ -80,6 +95,11 @@ REFUSED = {
         {"unlabeled": TOKENS, "second_view": {"input_ids": TOKENS["input_ids"]}},
         ValueError,
         "unlabeled has 2 tensors, and its second_view has 1",
+    ),
+    "part of another view": (
+        {"unlabeled": TOKENS, "second_view": TOKENS, "more_views": [{"input_ids": TOKENS["input_ids"]}]},
+        ValueError,
+        "unlabeled has 2 tensors, and its more_views has 1",
     ),
     "too many indices": ({"unlabeled": U, "index": torch.arange(5)}, ValueError, "one integer for each of the 4"),
     "float indices": ({"unlabeled": U, "index": torch.ones(4)}, ValueError, "got torch.float32"),

@@ -605,3 +605,21 @@ def test_many_steps_keep_nothing(wrap):
     objects(5)
     before = objects(1)
     assert objects(50) - before < 25
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_an_option_of_a_module_may_be_an_array(kind):
+    class Kernel(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sigma = kind([0.1] * FEATURES)
+
+        def forward(self, x):
+            return x + float(self.sigma.sum())
+
+    model = nn.Sequential(Kernel(), quiet(p=0.0))
+    step = Step(model, CrossEntropy())
+    step(**batch())
+    model[0].sigma = model[0].sigma * 0.0
+    found, expected = (one(**batch()).loss for one in (step, Step(model[1], CrossEntropy())))
+    torch.testing.assert_close(found, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from advdrop import checks
 from advdrop.eval_mode import eval_mode
 from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout, Masks
-from advdrop.objectives import AdD, SAdD, VAdD
+from advdrop.objectives import EMA, AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_dropout import Searched
 from advdrop.objectives.targets import labels
 from advdrop.randomness import ONE_THREAD, derived_generator
@@ -123,7 +124,9 @@ def explain(
     if target == "label" and label is None:
         raise ValueError("the target 'label' needs the label of the example")
     chosen = term or (VAdD(delta=delta, noise="shared") if target == "output" else SAdD(delta=delta))
-    chosen = replace(chosen, rows="labeled")
+    # An average of the weights moves in every search, so a copy of it is used.
+    own = copy.deepcopy(chosen.target) if isinstance(chosen.target, EMA) else chosen.target
+    chosen = replace(chosen, rows="labeled", target=own)
     batch = Batch(x[None], torch.tensor([label or 0], device=x.device))
     with ONE_THREAD, eval_mode(model), _training(layers[0]), torch.enable_grad():
         generator = derived_generator(seed, "explain", device=x.device)
@@ -144,7 +147,7 @@ def explain(
         title=title,
         image=_image(x),
         shape=tuple(found.masks[0].shape[1:]),
-        sampled=[int(value) for value in found.clean.masks[0].flatten().tolist()],
+        sampled=[int(value) for value in found.problem.sampled[0].flatten().tolist()],
         jacobian=jacobian.flatten().tolist(),
         adversarial=[int(value) for value in found.masks[0].flatten().tolist()],
         budget=sum(budget) if isinstance(budget, tuple) else budget,
@@ -160,7 +163,7 @@ def explain(
 def _scaled_masks(found: Searched) -> Iterator[Masks]:
     """Yield ε = 1, εs and εadv, scaled as the layer applies them."""
     yield tuple(torch.ones_like(mask) for mask in found.masks)
-    yield found.clean.scale(found.clean.masks)
+    yield found.clean.scale(found.problem.sampled)
     yield found.clean.scale(found.masks)
 
 

@@ -224,8 +224,9 @@ def affine_above(model: nn.Module, layer: AdversarialDropout) -> bool:
         return False
     holder, hooks = children[place], list(children[place]._forward_hooks.values())
     itself = holder is layer and not hooks
-    inserted = len(hooks) == 1 and isinstance(hooks[0], InsertedLayer) and hooks[0].part is None
-    return (itself or inserted) and all(affine(child) and child is not layer for child in children[place + 1 :])
+    inserted = [hook.layer for hook in hooks if isinstance(hook, InsertedLayer) and hook.part is None]
+    behind = len(hooks) == 1 and layer in inserted
+    return (itself or behind) and all(affine(child) and child is not layer for child in children[place + 1 :])
 
 
 def affine(module: nn.Module) -> bool:

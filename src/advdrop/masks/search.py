@@ -70,7 +70,7 @@ class MaskProblem:
         """Return for each example the masks with the higher divergence; the first if both are equal."""
         second_wins = self.divergence(self.scale(second)) > self.divergence(self.scale(first))
         return tuple(
-            torch.where(second_wins.view(-1, *[1] * (one.dim() - 1)), other, one)
+            torch.where(_for_rows(second_wins, one).view(-1, *[1] * (one.dim() - 1)), other, one)
             for one, other in zip(first, second, strict=True)
         )
 
@@ -213,6 +213,11 @@ class Exhaustive(Search):
                 f"raise max_units (now {self.max_units})"
             )
         highest = problem.divergence(problem.scale(problem.sampled))
+        if len(highest) != len(start):
+            raise ValueError(
+                f"an exhaustive search needs one row of units for each example, got {len(start)} rows for "
+                f"{len(highest)} examples; use another search"
+            )
         most = sum(problem.budget) if isinstance(problem.budget, tuple) else problem.budget
         for flips in chain.from_iterable(combinations(range(units), size) for size in range(1, most + 1)):
             flipped = torch.zeros_like(start[0])
@@ -224,6 +229,21 @@ class Exhaustive(Search):
             best = torch.where((reached > highest)[:, None], masks, best)
             highest = torch.maximum(reached, highest)
         return problem.separate(best)
+
+
+def _for_rows(values: Tensor, mask: Tensor) -> Tensor:
+    """Return a value of each example, ``(B,)``, for each row of a mask. The rows of an example are neighbors.
+
+    >>> _for_rows(torch.tensor([True, False]), torch.ones(4, 3))
+    tensor([ True,  True, False, False])
+    """
+    several, rest = divmod(len(mask), len(values))
+    if rest or not several:
+        raise ValueError(
+            f"a mask of {len(mask)} rows does not belong to {len(values)} examples; put the layer where the units are "
+            "(B, ...), or use search=FirstOrder()"
+        )
+    return values.repeat_interleave(several) if several > 1 else values
 
 
 def _parts(budget: SearchBudget, steps: int) -> list[SearchBudget]:

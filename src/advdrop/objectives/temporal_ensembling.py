@@ -81,6 +81,11 @@ class TemporalEnsembling(Term):
         index = passes.batch.index
         if index is None:
             raise ValueError("temporal ensembling needs the positions of the rows: call the step with index=")
+        if self.rows == "labeled" and passes.batch.unlabeled is not None:
+            raise ValueError(
+                "index= has the positions of the unlabeled rows of this step, and TemporalEnsembling(rows='labeled') "
+                "needs those of the labeled ones; leave out rows='labeled', or make a step without unlabeled rows"
+            )
         if logits.shape[1] != self.classes:
             raise ValueError(
                 f"TemporalEnsembling has classes={self.classes}, but the network has {logits.shape[1]} outputs"

@@ -56,18 +56,19 @@ class Batch:
                 raise ValueError(f"{name} must hold at least one example, got none")
         if (self.x is None) != (self.y is None):
             raise ValueError("a step needs labeled inputs x and their labels y together")
-        if self.y is not None and (rows := row_count(self.x)) not in (None, checks.label_count(self.y)):
-            raise ValueError(f"got {rows} labeled rows x and {len(self.y)} labels y")
+        if self.y is not None and (rows := agreed_rows(self.x)) not in (None, checks.label_count(self.y)):
+            raise ValueError(
+                f"got {rows} labeled rows x and {len(self.y)} labels y; the first dimension of x must be the examples"
+            )
         if self.second_view is not None:
             name = "x" if self.unlabeled is None else "unlabeled"
-            first, second = list(tensors(self.inputs("unlabeled"))), list(tensors(self.second_view))
-            if len(first) != len(second):
-                raise ValueError(f"{name} has {len(first)} tensors, and its second_view has {len(second)}")
-            for one, other in zip(first, second, strict=True):
-                checks.same_shape(name, one, "second_view", other)
-            for view in self.more_views:
-                for one, other in zip(first, tensors(view), strict=True):
-                    checks.same_shape(name, one, "more_views", other)
+            first = list(tensors(self.inputs("unlabeled")))
+            for kind, view in [("second_view", self.second_view), *(("more_views", each) for each in self.more_views)]:
+                second = list(tensors(view))
+                if len(first) != len(second):
+                    raise ValueError(f"{name} has {len(first)} tensors, and its {kind} has {len(second)}")
+                for one, other in zip(first, second, strict=True):
+                    checks.same_shape(name, one, kind, other)
         elif self.more_views:
             raise ValueError("more_views needs a second_view before them")
         if self.index is not None:
@@ -122,6 +123,12 @@ class Batch:
         """The device of the first tensor; the CPU if no tensor is found."""
         first = next(tensors((self.x, self.unlabeled, self.y)), None)
         return torch.device("cpu") if first is None else first.device
+
+
+def agreed_rows(inputs: Inputs) -> int | None:
+    """Return the number of rows that all tensors of some inputs have; None if they differ, as those of a graph do."""
+    counts = {len(tensor) for tensor in tensors(inputs) if tensor.dim() > 0}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def row_count(inputs: Inputs) -> int | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -456,7 +456,12 @@ _FAST = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLaye
 
 
 def network_of(
-    model: nn.Module, inputs: Inputs, device: torch.device, statistics: RunningStatistics, taped: bool = True
+    model: nn.Module,
+    inputs: Inputs,
+    device: torch.device,
+    statistics: RunningStatistics,
+    taped: bool = True,
+    watched: Collection[nn.Module] = (),
 ) -> Network:
     """Return how to run a model on inputs of this type.
 
@@ -466,8 +471,9 @@ def network_of(
         device: the device of the inputs.
         statistics: the running statistics of the model.
         taped: whether lower parts may be reused; if not, every pass is a full pass.
+        watched: modules that must run as a whole, because their outputs are wanted.
     """
-    children = plain_children(model) if taped and isinstance(inputs, Tensor) else None
+    children = plain_children(model, watched) if taped and isinstance(inputs, Tensor) else None
     if children is not None and not _has_any_global_hook():
         holders = [i for i, child in enumerate(children) if contains_layer(child)]
         layer = holders[0] if holders else len(children)
@@ -497,11 +503,14 @@ def _unhooked(module: nn.Module) -> bool:
     return not hooks and "forward" not in vars(module) and not _compiled(module)
 
 
-def plain_children(model: nn.Module) -> list[nn.Module] | None:
-    """Return the modules that a plain, perhaps nested, ``nn.Sequential`` runs one after the other, or None."""
-    if type(model) is not nn.Sequential or not _unhooked(model):
+def plain_children(model: nn.Module, whole: Collection[nn.Module] = ()) -> list[nn.Module] | None:
+    """Return the modules that a plain, perhaps nested, ``nn.Sequential`` runs one after the other, or None.
+
+    Those in ``whole`` are not divided.
+    """
+    if type(model) is not nn.Sequential or not _unhooked(model) or model in whole:
         return None
-    return [part for child in model for part in plain_children(child) or [child]]
+    return [part for child in model for part in plain_children(child, whole) or [child]]
 
 
 def contains_layer(model: nn.Module) -> bool:

@@ -14,6 +14,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from advdrop import checks
 from advdrop.choices import PassName
+from advdrop.hidden import modules_at
 from advdrop.objectives.base import Objective, Term, Weight
 from advdrop.randomness import ONE_THREAD
 from advdrop.step.batch import Batch
@@ -181,19 +182,20 @@ class Step(nn.Module):
         self, batch: Batch, terms: tuple[Term, ...], generator: torch.Generator | None = None, measure: bool = False
     ) -> Passes:
         """Return the passes of one step for these terms; :meth:`forward` calls this."""
-        network = self._network(batch)
-        return Passes(network, batch, self.outputs, generator, self.updating, plan_of(terms), measure)
+        plan = plan_of(terms)
+        network = self._network(batch, tuple(modules_at(self.model, plan.hidden).values()))
+        return Passes(network, batch, self.outputs, generator, self.updating, plan, measure)
 
-    def _network(self, batch: Batch) -> Network:
+    def _network(self, batch: Batch, watched: tuple[nn.Module, ...]) -> Network:
         """Return how to run the model. The network of the last step is used again if nothing has changed since."""
         modules = all_modules(self.model)
         given = [inputs for inputs in (batch.x, batch.unlabeled, batch.second_view) if inputs is not None]
         example = given[0] if all(isinstance(inputs, Tensor) for inputs in given) else ()
-        surroundings = type(example), batch.device, self.reuse, _has_any_global_hook()
+        surroundings = type(example), batch.device, self.reuse, _has_any_global_hook(), watched
         state = modules, [_signature(module) for module in modules], surroundings
         if self._known is None or self._known[0] != state:
             statistics = RunningStatistics(modules)
-            self._known = state, network_of(self.model, example, batch.device, statistics, self.reuse)
+            self._known = state, network_of(self.model, example, batch.device, statistics, self.reuse, watched)
         return self._known[1]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -232,14 +234,16 @@ def _signature(module: nn.Module) -> tuple[object, ...]:
     own = module.__dict__
     return (
         module.training,
-        own.get("p"),
-        own.get("sigma"),
-        own.get("inplace"),
-        own.get("start_dim"),
+        *[_comparable(own.get(option)) for option in ("p", "sigma", "inplace", "start_dim")],
         own.get("forward"),
         own.get("_compiled_call_impl"),
         *[tuple(own[hooks]) if own[hooks] else () for hooks in _HOOKS],
     )
+
+
+def _comparable(value: object) -> object:
+    """Return a number as it is, and the type of anything else: arrays cannot be compared with one answer."""
+    return value if isinstance(value, int | float | None) else type(value)
 
 
 def plan_of(terms: tuple[Term, ...]) -> Plan:

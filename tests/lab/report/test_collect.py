@@ -305,6 +305,13 @@ def test_records_of_no_suite_make_a_table_of_their_own(suite):
     assert table.suite.protocols["own"].about == "40 updates"
 
 
+def test_only_adversarial_dropout_is_compared_with_its_rivals():
+    methods = ("sadd", "vadd-qe", "vat+vadd-kl", "ladder", "no-flips", "entropy", "dropout", "pi")
+    (table,) = results_of([loose_of(method) for method in methods])
+    assert {c.one for c in table.comparisons} == {"sadd", "vadd-qe", "vat+vadd-kl"}
+    assert {c.other for c in table.comparisons} == {"dropout", "pi"}
+
+
 def longer(record, updates):
     """The record of the same run with more updates."""
     curve = record.curve | {"update": [*record.curve["update"][:-1], updates]}

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.config.config import ConfigError, RunConfig, parse_method
+from advdrop.lab.config.terms import METHODS, Method
 from advdrop.lab.records.record import ERROR, Record, RecordError, is_measurement, is_record, read_record, record_of
 from advdrop.lab.report.statistics import Agreement, Difference, Paired, Summary, agreement, gap, holm, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
@@ -334,6 +335,7 @@ def _loose_table(records: Sequence[Record], several: bool) -> Results:
     keys = [re.sub(r"[^\w.+-]+", "-", label) for label in labels]
     methods = {key: record.method for key, record in zip(keys, records, strict=True)}
     rivals = [key for rival in ("pi", "vat", "dropout") for key, method in methods.items() if method == rival]
+    ours = [key for key, method in methods.items() if any(term.adversarial_dropout for term in _terms(method))]
     length = {"training": {"updates": first.updates}}
     suite = Suite(
         key=LOOSE,
@@ -343,10 +345,15 @@ def _loose_table(records: Sequence[Record], several: bool) -> Results:
         repeats=1,
         columns={"runs": Column(name=title, dataset=first.dataset, labels=first.labels)},
         rows={key: Row(name=label, method=methods[key]) for key, label in zip(keys, labels, strict=True)},
-        compare=tuple((one, other) for one, method in methods.items() if "add" in method for other in rivals),
+        compare=tuple((one, other) for one in ours for other in rivals),
         protocols={"own": Protocol(about=f"{first.updates} updates", seeds=1, settings=length)},
     )
     return table_of(suite, "own", first.preset, [((key, "runs"), r) for key, r in zip(keys, records, strict=True)])
+
+
+def _terms(method: str) -> list[type[Method]]:
+    """Return the kinds of the terms that a method adds to the cross-entropy."""
+    return [METHODS[term] for term in parse_method(method) if term in METHODS]
 
 
 def _labels(records: Sequence[Record]) -> list[str]:

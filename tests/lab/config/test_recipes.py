@@ -249,6 +249,24 @@ def test_what_the_user_sets_wins(labels):
         assert config.differences(plain) == [key]
 
 
+@pytest.mark.parametrize(
+    ("updates", "epoch"), [(5, 1), (9, 1), (10, 1), (99, 9), (100, 10), (101, 100), (250, 100), (600, 100)]
+)
+@pytest.mark.parametrize("method", ["vadd-kl", "dropout"])
+def test_a_short_training_with_a_companion_has_epochs_of_a_tenth_of_it(updates, epoch, method):
+    # Unlabeled images count from the end of the first epoch on.
+    options = {"method": method, "labels": 100}
+    for config in (
+        resolved("mnist5k", updates=updates, **options),
+        resolved("mnist5k", f"training.updates={updates}", **options),
+    ):
+        assert (config.training.updates, config.training.epoch_updates) == (updates, epoch)
+    config = resolved("mnist5k", "training.epoch_updates=300", updates=updates, **options)
+    assert config.training.epoch_updates == 300
+    config = resolved("mnist5k", "objective.blend=0", updates=updates, **options)
+    assert config.training.epoch_updates == 100
+
+
 def test_another_network_drops_the_options_of_the_first_one():
     config = resolved("svhn", "network.name=all-cnn", "network.input_dropout=0.1", preset="authors")
     assert config.network.model_dump() == {

@@ -10,7 +10,7 @@ from torch import nn
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
-from advdrop.lab.engine.companion import Blend, Companion, held_out, main_network
+from advdrop.lab.engine.companion import WATCHED, Blend, Companion, held_out, main_network
 from advdrop.lab.engine.model import load
 from advdrop.lab.engine.run import StoppedError, train
 from advdrop.lab.engine.rundir import RunDirectory
@@ -111,6 +111,21 @@ class Fixed(nn.Module):
 
     def forward(self, x):
         return self.logits[: len(x)]
+
+
+def test_the_watched_images_are_drawn_from_all_unlabeled_ones_by_the_seed():
+    rows = 10 * WATCHED
+    examples = Examples(torch.arange(rows, dtype=torch.float32)[:, None], torch.arange(rows) // WATCHED)
+    split = LabelSplit(torch.arange(10), torch.arange(10, rows), NOTHING)
+    network = Blend(nn.Linear(1, 10), nn.Linear(1, 10), 0.25)
+    one, again, other = (Companion(network, examples, split, Preprocess("none"), seed)._watched for seed in (3, 3, 4))
+    assert one.shape == (WATCHED, 1)
+    assert len(one.unique()) == WATCHED
+    assert one.min() >= 10  # no labeled image
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    found = (one[:, 0].long() // WATCHED).bincount(minlength=10)  # the images are sorted by class
+    assert found.min() > WATCHED / 20
 
 
 def test_a_run_that_collapsed_uses_the_labels_alone_also_after_it_is_resumed(tmp_path, monkeypatch):

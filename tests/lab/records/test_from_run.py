@@ -32,6 +32,14 @@ def test_a_record_says_what_the_run_directory_says(run, tmp_path):
     assert read_record(tmp_path / "a.json") == record
 
 
+def test_a_record_knows_how_far_a_companion_trusted_unlabeled_images(run, tmp_path):
+    assert "companion_trust" not in record_of(run).curve
+    train(tiny(preset="robust"), tmp_path / "run", data=rings(), progress=False)
+    blended = RunDirectory.open(tmp_path / "run")
+    trust = [row["companion/trust"] for row in blended.metrics()]
+    assert record_of(blended).curve["companion_trust"] == pytest.approx(trust, rel=1e-5)
+
+
 def test_a_record_has_its_place_in_a_suite_and_the_digest_knows_it(run):
     place = {"suite": "table1", "protocol": "short", "preset": "authors", "column": "1000", "row": "vadd-kl"}
     loose, placed = record_of(run), record_of(run, **place)

@@ -41,7 +41,7 @@ SAME = "10.0 % errors with them (vadd-qe) and without (dropout)"
         (30.0, 29.9, f"The {MANY[4:]} helped: {ERRORS}, 30.0 ± 29.9 points fewer"),
         (-30.0, 29.9, f"The {MANY[4:]} did harm: {ERRORS}, 30.0 ± 29.9 points more"),
         (30.0, 30.0, f"Too few labeled images to tell whether {MANY} help: {ERRORS}, 30.0 ± 30.0 points fewer"),
-        (0.0, 10.0, f"The {MANY[4:]} changed no prediction: {SAME}"),
+        (0.0, 10.0, f"The {MANY[4:]} did not change the number of errors: {SAME}"),
     ],
 )
 def test_the_verdict_is_that_of_the_interval(answer, difference, margin, said):

@@ -105,6 +105,56 @@ def test_a_stretch_without_other_programs_tells_the_cost_of_a_run(suite):
     assert cost(ends, [0.0, 0.0, 0.4, 0.8]) == 9.0  # a clock that stood still
 
 
+def trusting(record, trust, seconds):
+    """The record of a run with a companion: how far it trusts unlabeled images after each epoch, and the time."""
+    return record.model_copy(update={"curve": record.curve | {"companion_trust": trust, "seconds": seconds}})
+
+
+@pytest.mark.parametrize(
+    ("method", "trust", "seconds", "cost"),
+    [
+        ("pi", [0.5, 0.6, 0.6, 0.7], [0.1, 0.5, 0.8, 1.2], 30.0),  # 10, 40, 30 and 40 ms; the first is without them
+        ("pi", [0.5, 0.6, 0.0, 0.7], [0.3, 0.7, 1.2, 1.3], 40.0),  # 30, 40, 50 and 10 ms; a collapse before the last
+        ("pi", [0.0, 0.5, 0.6, 0.6], [0.4, None, 0.9, 1.6], 70.0),  # the second stretch is partly without them
+        ("pi", [0.0, 0.0, 0.0, 0.9], [0.4, 0.7, 1.2, 1.5], 25.0),  # never used; the mean has no evaluations
+        ("dropout", [0.5, 0.6, 0.6, 0.7], [0.1, 0.5, 0.8, 1.2], 10.0),  # has no terms that could not run
+        ("sadd", [0.5, 0.6, 0.6, 0.7], [0.1, 0.5, 0.8, 1.2], 10.0),
+    ],
+)
+def test_the_cost_of_an_update_is_with_the_terms_for_unlabeled_images(method, trust, seconds, cost):
+    run = trusting(loose_of(method, milliseconds_per_update=25.0), trust, seconds)
+    (table,) = results_of([run])
+    assert table.entries[method, "runs"].milliseconds == pytest.approx(cost)
+
+
+def test_one_seed_that_used_unlabeled_images_tells_their_cost():
+    never = trusting(loose_of("pi", 0, milliseconds_per_update=9.0), [0.0] * 4, [0.1, 0.2, 0.3, 0.4])
+    soon = trusting(loose_of("pi", 1, milliseconds_per_update=30.0), [0.5] * 4, [0.1, 0.5, 0.9, 1.3])
+    (table,) = results_of([never, soon])
+    assert table.entries["pi", "runs"].milliseconds == pytest.approx(40.0)
+
+
+def test_equal_cost_adds_up_what_the_updates_cost_with_and_without_unlabeled_images():
+    seconds = [0.1, 0.2, 0.3, 0.4]
+    runs = [
+        trusting(loose_of("dropout", errors=(9.0, 8.0, 7.0, 6.0), milliseconds_per_update=20.0), [0.5] * 4, seconds)
+    ]
+    # The cheapest training takes 400 ms. Π: 100 ms without unlabeled images, then 250 ms for each ten updates.
+    seconds = [0.1, 0.35, 0.6, 0.85]
+    for seed in range(2):
+        run = loose_of("pi", seed, (5.0, 4.0, 3.0, 2.0), milliseconds_per_update=20.0)
+        runs.append(trusting(run, [0.5] * 4, [second * (1 + seed) for second in seconds]))
+    # Never used in this seed: the whole training costs 400 ms.
+    never = loose_of("pi", 2, (5.0, 4.0, 3.0, 1.5), milliseconds_per_update=20.0)
+    runs.append(trusting(never, [0.0] * 4, [0.2, 0.4, 0.6, 0.8]))
+    (table,) = results_of(runs)
+    entry = table.entries["pi", "runs"]
+    assert table.entries["dropout", "runs"].equal_cost == 6.0
+    assert entry.milliseconds == pytest.approx(25.0)
+    assert entry.equal_cost == pytest.approx((4.0 + 4.0 + 1.5) / 3)
+    assert entry.cost_until(20.0) == pytest.approx((350.0 + 350.0 + 200.0) / 3)
+
+
 def test_equal_cost_is_the_whole_training_of_the_cheapest_row(suite):
     # Dropout: 40 updates of 1 ms, so the budget is 40 ms. Π: 40/1.9 = 21 updates, the second measurement: (20 + 24)/2.
     # VAdD: 40/3.9 = 10.3 updates, the first one.
@@ -303,6 +353,13 @@ def test_records_of_no_suite_make_a_table_of_their_own(suite):
     assert [(c.one, c.other, c.found.n) for c in table.comparisons] == [("vadd-kl", "pi", 1)]
     assert table.deviations == []
     assert table.suite.protocols["own"].about == "40 updates"
+
+
+def test_only_adversarial_dropout_is_compared_with_its_rivals():
+    methods = ("sadd", "vadd-qe", "vat+vadd-kl", "ladder", "no-flips", "entropy", "dropout", "pi")
+    (table,) = results_of([loose_of(method) for method in methods])
+    assert {c.one for c in table.comparisons} == {"sadd", "vadd-qe", "vat+vadd-kl"}
+    assert {c.other for c in table.comparisons} == {"dropout", "pi"}
 
 
 def longer(record, updates):

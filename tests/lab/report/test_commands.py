@@ -90,6 +90,29 @@ def test_the_command_makes_the_same_configuration(settings, labels):
     assert ("--set" in command) == bool(settings)
 
 
+def started(record, run):
+    start = {"start": {"run": run, "sha256": "f" * 64}}
+    return record.model_copy(update={"config": merged(record.config, start)}).sealed()
+
+
+def test_a_run_that_started_with_the_weights_of_another_is_run_again_with_them():
+    runs = [started(loose_of(seed=seed), "/my runs/first") for seed in range(2)]
+    for record in runs:
+        (found,) = results_of([record])
+        (command,) = run_again(found)
+        words = shlex.split(command)
+        assert words[:4] == ["advdrop", "train", "--method", "vadd-kl"]
+        assert words[words.index("--from") + 1] == "/my runs/first"
+        assert words[-2:] == ["--seed", str(record.seed)]
+        # The other run may have other options of the network, which would be taken.
+        options = overrides(words[place + 1] for place, word in enumerate(words) if word == "--set")
+        assert options == {"network": {**record.config["network"]}}
+    (found,) = results_of(runs)
+    assert len(run_again(found)) == 2  # compare does not have --from
+    assert [shlex.split(command)[-1] for command in more_seeds(found, 3)] == ["0", "1", "2"]
+    assert all("--from '/my runs/first'" in command for command in more_seeds(found, 3))
+
+
 @pytest.mark.parametrize("name", ["my data/$(rm).npz", "<script>`x`'\\\n```é.npz", "it's"])
 def test_a_shell_reads_the_word_as_it_was(name):
     line = shell(["printf", "%s", name])

@@ -34,6 +34,11 @@ def test_two_seeds_do_not_tell_how_many_are_needed(suite):
     assert "takes" not in line
 
 
+def test_equal_differences_do_not_tell_how_many_seeds_are_needed(suite):
+    (line,) = verdict_lines(table(suite, (1.0, 1.2, 1.1), (0.9, 1.1, 1.0)), "20")
+    assert line == "VAdD (KL) against Π model: difference -0.10 in each of 3 runs"
+
+
 def test_a_line_has_the_difference_its_interval_and_the_seeds_that_are_needed(suite):
     # Differences -0.1, -0.3, -0.2: mean -0.2, standard deviation 0.1, t(0.975, 2) = 4.303, margin 4.303 · 0.1 / √3.
     (line,) = verdict_lines(table(suite, (1.0, 1.2, 1.1), (0.9, 0.9, 0.9)), "20")

@@ -116,7 +116,8 @@ def resolve(
         preset: the choices that the paper leaves open. ``"auto"``: those of the paper for its data sets, the robust
             ones for all others.
         seed: the seed of the split, the initialization, the order and the noise.
-        updates: the length of the training, if not that of the recipe.
+        updates: the length of the training, if not that of the recipe. With a companion network, a training that is
+            not longer than an epoch of the recipe has ten epochs.
         data_dir: the folder of the data files.
         unlabeled: the folder of more images without labels.
         half_labeled: whether some training examples have no label, so that even ``"all"`` leaves unlabeled ones.
@@ -159,7 +160,8 @@ def resolve(
         # The options of one network mean nothing to another.
         recipe["network"] = {key: recipe["network"][key] for key in ("p", "delta", "scale")}
     length = {} if updates is None else {"training": {"updates": updates}}
-    return RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir, "unlabeled": unlabeled}))
+    config = RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir, "unlabeled": unlabeled}))
+    return config if "epoch_updates" in settings.get("training", {}) else _with_several_epochs(config)
 
 
 def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConfig:
@@ -218,6 +220,19 @@ def robust(shape: Sequence[int]) -> Values:
         "optimizer": {"learning_rate": 0.002, "ramp_down": 0.3},
         "training": SMALL_BATCHES if side > LARGE else {"labeled": 32, "unlabeled": 64},
     }
+
+
+def _with_several_epochs(config: RunConfig) -> RunConfig:
+    """Return a configuration in which a companion can be asked how far unlabeled images are trusted.
+
+    It is asked at the end of each epoch, and before that they do not count. So in a training of one epoch they never
+    would.
+    """
+    training = config.training
+    if not config.objective.blend or training.updates > training.epoch_updates:
+        return config
+    shorter = training.model_copy(update={"epoch_updates": max(training.updates // 10, 1)})
+    return config.model_copy(update={"training": shorter})
 
 
 def _supervised(recipe: Values, examples: int) -> Values:

@@ -71,6 +71,7 @@ class Method(Section):
     """A term that is added to the cross-entropy."""
 
     semi_supervised: ClassVar[bool] = True
+    adversarial_dropout: ClassVar[bool] = False  # whether it is the paper's method
     own_loss: ClassVar[bool] = False  # whether it contains the loss of the labels, so that none is added
     recipe: ClassVar[Mapping[str, Any]] = {}  # settings that the method needs, over those of the data set
     term: ClassVar[str]  # the name of its class in the library
@@ -185,6 +186,8 @@ class Entropy(Method):
 class AdversarialDropoutOptions(Method):
     """The options that SAdD and VAdD share. δ and the scale of masks are options of the network's layer."""
 
+    adversarial_dropout = True
+
     ramped: bool = Field(True, description="whether the weight is ramped up")
     search: Literal["first-order", "iterated", "probe", "random"] = Field("first-order", description="mask search")
     steps: Count = Field(4, le=MOST_STEPS, description="Jacobians of the iterated search")
@@ -261,6 +264,8 @@ class VaddQe(VirtualOptions):
 
 class NoFlips(VaddQe):
     """vadd-qe without its flips: keep the output under another random mask. Shows what the flips add."""
+
+    adversarial_dropout = False
 
     def _arguments(self) -> dict[str, Any]:
         return super()._arguments() | {"delta": 0.0}

@@ -65,7 +65,7 @@ class Companion:
         self._held = torch.zeros(len(examples), dtype=torch.bool)
         self._held[rows] = True
         self._tested = Examples(examples.x[rows], examples.y[rows])
-        self._watched = examples.x[split.unlabeled[:WATCHED]]
+        self._watched = examples.x[watched(split.unlabeled, seed)]
 
     def loss(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """Return the mean cross-entropy of the labels that are not held out; ``rows`` are their positions."""
@@ -98,6 +98,19 @@ class Companion:
         found = outputs(self.network, self._tested.x, self._preprocess).argmax(1)
         right = float((found == self._tested.y).float().mean())
         return skill_of(right, torch.bincount(self._tested.y) / len(self._tested))
+
+
+def watched(unlabeled: Tensor, seed: int) -> Tensor:
+    """Return the rows that are watched for a collapse: all of them, or as many as are watched at most, drawn at random.
+
+    The first rows of a file are often all of one class, and evenly spaced ones may be, too.
+
+    >>> len(watched(torch.arange(5000), seed=0)), watched(torch.arange(3), seed=0)
+    (1000, tensor([0, 1, 2]))
+    """
+    if len(unlabeled) <= WATCHED:
+        return unlabeled
+    return unlabeled[torch.randperm(len(unlabeled), generator=derived_generator(seed, "watched"))[:WATCHED]]
 
 
 def held_out(y: Tensor, labeled: Tensor, seed: int) -> Tensor:

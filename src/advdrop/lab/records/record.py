@@ -24,7 +24,9 @@ FORMAT = "advdrop record 1"
 MEASUREMENT = "advdrop measurement 1"
 ERROR = "test_error_percent"
 KEPT = {"update": "update", "test/error_percent": ERROR, "train/loss": "train_loss", "seconds": "seconds"}
-"""The columns of ``metrics.csv`` that a record keeps, and their names there. Those of the mask search are kept too."""
+"""The columns of ``metrics.csv`` that a record keeps, and their names there."""
+SOME = ("search/", "companion/trust")
+"""The beginnings of those that it keeps if the run has them: all of the mask search, and what a companion decides."""
 
 
 class RecordError(ValueError):
@@ -182,8 +184,8 @@ def record_of(run: RunDirectory, **place: str) -> Record:
 
 def curve_of(rows: list[Row], last: float) -> dict[str, list[float | None]]:
     """Return six digits of each metric that is kept, and all digits of the last test error."""
-    searched = sorted({name for row in rows for name in row if name.startswith("search/")})
-    names = KEPT | {name: name.replace("/", "_") for name in searched}
+    some = sorted({name for row in rows for name in row if name.startswith(SOME)})
+    names = KEPT | {name: name.replace("/", "_") for name in some}
     curve: dict[str, list[float | None]] = {
         called: [float(f"{row[name]:.6g}") if row.get(name) is not None else None for row in rows]
         for name, called in names.items()

@@ -84,7 +84,7 @@ class Answer(Section):
             f"({self.baseline}), {points_in_words(self.difference, self.margin)}"
         )
         if self.margin <= 100.1 / (self.seeds * self.test_images):  # only what is added for continuity
-            verdict = f"The {many} changed no prediction"
+            verdict = f"The {many} did not change the number of errors"
             errors = f"{self.error_percent:.1f} % errors with them ({self.method}) and without ({self.baseline})"
         elif not points.seen:
             verdict = f"Too few labeled images to tell whether the {many} help"

@@ -6,12 +6,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.config.config import ConfigError, RunConfig, parse_method
+from advdrop.lab.config.terms import METHODS, Method
 from advdrop.lab.records.record import ERROR, Record, RecordError, is_measurement, is_record, read_record, record_of
 from advdrop.lab.report.statistics import Agreement, Difference, Paired, Summary, agreement, gap, holm, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
@@ -55,8 +55,13 @@ class Entry:
 
     @property
     def milliseconds(self) -> float:
-        """The time of an update, see :func:`update_cost`."""
-        return update_cost(self.records)
+        """The time of an update with all terms, see :func:`update_costs`."""
+        return update_costs(self.records)[True]
+
+    def cost_until(self, update: float) -> float:
+        """Return the milliseconds that the training had cost after an update of the curves, mean over seeds."""
+        costs = update_costs(self.records)
+        return fmean(spent(record, costs)[update] for record in self.records)
 
 
 class Comparison(NamedTuple):
@@ -254,7 +259,7 @@ def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Pl
             raise RecordError(f"the record {record.name} is there twice, with different errors; leave one of them out")
     entries = {}
     for column in suite.columns:
-        costs = [runs[0].updates * update_cost(runs) for (_, key), runs in found.items() if key == column]
+        costs = [training_cost(runs) for (_, key), runs in found.items() if key == column]
         budget = min(costs, default=0.0)
         for row, about in suite.rows.items():
             runs = tuple(found.get((row, column), ()))
@@ -264,37 +269,78 @@ def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Pl
     return Results(suite, protocol, preset, entries, shown)
 
 
-def update_cost(records: Sequence[Record]) -> float:
-    """Return the milliseconds of an update in the fastest stretch between two evaluations of some runs.
+def update_costs(records: Sequence[Record]) -> dict[bool, float]:
+    """Return the milliseconds of an update with the terms for unlabeled images (True) and without them (False).
 
-    Other programs can only make a run slower, and they disturb a whole run more often than each stretch of it.
+    They are those of the fastest stretch of each kind between two evaluations of some runs. Other programs can only
+    make a run slower, and they disturb a whole run more often than each stretch of it. If there are no stretches of one
+    kind, all of them count.
     """
-    return min(each for record in records for each in (record.milliseconds_per_update, *_stretches(record)))
+    found = [each for record in records for each in _stretches(record)]
+    alike = {kind: [cost for cost, kinds in found if kinds == {kind}] for kind in (True, False)}
+    return {kind: min(costs or [cost for cost, _ in found]) for kind, costs in alike.items()}
 
 
-def _stretches(record: Record) -> list[float]:
-    """Return the milliseconds of an update in each stretch of a run, with the evaluation at its end."""
-    pairs = zip(record.curve["update"], record.curve.get("seconds", ()), strict=False)
-    known = [(0.0, 0.0), *((update, end) for update, end in pairs if update is not None and end is not None)]
-    return [
-        1000 * (end - start) / (after - before)
-        for (before, start), (after, end) in pairwise(known)
-        if after > before and end > start
-    ]
+def _stretches(record: Record) -> list[tuple[float, set[bool]]]:
+    """Return the milliseconds of an update in the whole run and in each stretch, with the evaluation at its end.
+
+    Beside it stands whether the terms for unlabeled images ran: both True and False if only in a part of it.
+    """
+    used = _used_unlabeled(record)
+    found = [(record.milliseconds_per_update, {*used})]
+    before, start, kinds = 0.0, 0.0, set[bool]()
+    for update, end, each in zip(record.curve["update"], record.curve.get("seconds", ()), used, strict=False):
+        kinds = kinds | {each}
+        if update is None or end is None:
+            continue
+        if update > before and end > start:
+            found.append((1000 * (end - start) / (update - before), kinds))
+        before, start, kinds = update, end, set()
+    return found
+
+
+def _used_unlabeled(record: Record) -> list[bool]:
+    """Return for each epoch whether the terms for unlabeled images ran; True if the method has no such terms.
+
+    A companion network has no trust in them in the first epoch. At the end of each epoch it decides about the next one.
+    """
+    trust = record.curve.get("companion_trust")
+    if trust is None or not any(term.semi_supervised for term in _terms(record.method)):
+        return [True] * len(record.curve["update"])
+    return [False, *map(bool, trust[:-1])]
+
+
+def spent(record: Record, costs: Mapping[bool, float]) -> dict[float, float]:
+    """Return the milliseconds that a training had cost after each update of its curve, at the costs of its row."""
+    counts, before, found = {True: 0.0, False: 0.0}, 0.0, {}
+    for update, used in zip(record.curve["update"], _used_unlabeled(record), strict=True):
+        if update is not None:
+            counts[used] += update - before
+            before = update
+            found[update] = sum(counts[kind] * costs[kind] for kind in counts)
+    return found
+
+
+def training_cost(records: Sequence[Record]) -> float:
+    """Return the milliseconds of the whole training of a row: those of the seed that used unlabeled images the most."""
+    costs = update_costs(records)
+    return max(spent(record, costs)[record.updates] for record in records)
 
 
 def at_cost(records: Sequence[Record], budget: float) -> float | None:
     """Return the mean of the last errors that were measured before a training had cost this many milliseconds.
 
-    It is None if a run had no error by then. All runs have the same cost of an update.
+    It is None if a run had no error by then.
     """
-    errors = []
+    if not records:
+        return None
+    costs, errors = update_costs(records), []
     for record in records:
-        each = update_cost(records)
+        cost = spent(record, costs)
         pairs = zip(record.curve["update"], record.curve[ERROR], strict=True)
         known = [(update, error) for update, error in pairs if update is not None and error is not None]
-        errors += [error for update, error in known if update * each <= budget * 1.0001][-1:]
-    return fmean(errors) if records and len(errors) == len(records) else None
+        errors += [error for update, error in known if cost[update] <= budget * 1.0001][-1:]
+    return fmean(errors) if len(errors) == len(records) else None
 
 
 def choices(record: Record, suite: Suite) -> list[Choice]:
@@ -334,6 +380,7 @@ def _loose_table(records: Sequence[Record], several: bool) -> Results:
     keys = [re.sub(r"[^\w.+-]+", "-", label) for label in labels]
     methods = {key: record.method for key, record in zip(keys, records, strict=True)}
     rivals = [key for rival in ("pi", "vat", "dropout") for key, method in methods.items() if method == rival]
+    ours = [key for key, method in methods.items() if any(term.adversarial_dropout for term in _terms(method))]
     length = {"training": {"updates": first.updates}}
     suite = Suite(
         key=LOOSE,
@@ -343,10 +390,15 @@ def _loose_table(records: Sequence[Record], several: bool) -> Results:
         repeats=1,
         columns={"runs": Column(name=title, dataset=first.dataset, labels=first.labels)},
         rows={key: Row(name=label, method=methods[key]) for key, label in zip(keys, labels, strict=True)},
-        compare=tuple((one, other) for one, method in methods.items() if "add" in method for other in rivals),
+        compare=tuple((one, other) for one in ours for other in rivals),
         protocols={"own": Protocol(about=f"{first.updates} updates", seeds=1, settings=length)},
     )
     return table_of(suite, "own", first.preset, [((key, "runs"), r) for key, r in zip(keys, records, strict=True)])
+
+
+def _terms(method: str) -> list[type[Method]]:
+    """Return the kinds of the terms that a method adds to the cross-entropy."""
+    return [METHODS[term] for term in parse_method(method) if term in METHODS]
 
 
 def _labels(records: Sequence[Record]) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, product
 from typing import Any
 
 from advdrop.lab.config.config import ConfigError, parse_yaml
@@ -41,12 +42,17 @@ def _reproduce(results: Results, rows: Iterable[str], columns: Iterable[str], se
 
 
 def _without_suite(results: Results, row: str) -> list[str]:
-    """Return one command for seeds from 0 on, or one for each seed."""
-    records, what = results.of_row(row), settings(results, row)
-    method, seeds = records[0].method, [record.seed for record in records]
-    if seeds == list(range(len(seeds))):
-        return [shell(["advdrop", "compare", "--methods", method, *what, "--seeds", str(len(seeds))])]
-    return [shell(["advdrop", "train", "--method", method, *what, "--seed", str(seed)]) for seed in seeds]
+    """Return the commands that run a row that belongs to no suite."""
+    records = results.of_row(row)
+    return _train([records[0].method], settings(results, row), [record.seed for record in records])
+
+
+def _train(methods: Sequence[str], what: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    """Return one command for seeds from 0 on, or one for each run. Only ``train`` has ``--from``."""
+    if "--from" not in what and list(seeds) == list(range(len(seeds))):
+        return [shell(["advdrop", "compare", "--methods", ",".join(methods), *what, "--seeds", str(len(seeds))])]
+    runs = product(methods, seeds)
+    return [shell(["advdrop", "train", "--method", method, *what, "--seed", str(seed)]) for method, seed in runs]
 
 
 def settings(results: Results, row: str) -> list[str]:
@@ -56,9 +62,11 @@ def settings(results: Results, row: str) -> list[str]:
     key = Key("runs", row, first.seed)
     recipe = results.suite.config(key, "own", config.preset, shape=first.shape, examples=first.examples)
     different = differences(recipe, config)
-    sections = ("network.",) if "network.name" in different else ()  # another network has other defaults
+    # Another network has other defaults, and --from takes the options of the run that it names.
+    sections = ("network.",) if config.start or "network.name" in different else ()
     what = ["--dataset", first.dataset, "--labels", str(first.labels), "--preset", config.preset]
     what += ["--updates", str(first.updates)]
+    what += ["--from", str(config.start.run)] if config.start else []
     for name, value in flat(config).items():
         if name in different or name.startswith(sections):
             what += ["--set", f"{name}={_as_yaml(value)}"]
@@ -66,16 +74,14 @@ def settings(results: Results, row: str) -> list[str]:
 
 
 def more_seeds(results: Results, seeds: int = 5) -> list[str]:
-    """Return the commands that run all rows with so many seeds: one for all rows that have the same settings."""
+    """Return the commands that run all rows with so many seeds, together if they have the same settings."""
     if results.suite.key != LOOSE:
         return [_reproduce(results, results.measured, results.columns, seeds)]
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for row in results.measured:
         groups[tuple(settings(results, row))].append(results.of_row(row)[0].method)
-    return [
-        shell(["advdrop", "compare", "--methods", ",".join(dict.fromkeys(methods)), *what, "--seeds", str(seeds)])
-        for what, methods in groups.items()
-    ]
+    commands = (_train([*dict.fromkeys(methods)], what, range(seeds)) for what, methods in groups.items())
+    return [*chain.from_iterable(commands)]
 
 
 def _as_yaml(value: Any) -> str:

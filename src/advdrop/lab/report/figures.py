@@ -43,8 +43,10 @@ def figures(results: Results) -> list[Figure]:
     for column in results.columns:
         about = results.suite.columns[column].name
         errors = curves(results, column, ERROR)
-        minutes = {row: results.entries[row, column].milliseconds / 60_000 for row in errors}
-        costs = {row: replace(line, x=[x * minutes[row] for x in line.x]) for row, line in errors.items()}
+        entries = {row: results.entries[row, column] for row in errors}
+        costs = {
+            row: replace(line, x=[entries[row].cost_until(x) / 60_000 for x in line.x]) for row, line in errors.items()
+        }
         note = "Minutes of training on the machine of the record."
         charts = [(f"Test error, {about}", "updates", "test error %", errors, "")]
         if len(errors) > 1:  # else it is the same line again

@@ -25,7 +25,7 @@ COST = (
     "An update of one method costs several of another. “At equal cost” is the error when the training had cost as much "
     "as the whole training of the cheapest row. The schedules of the other rows had not ended by then. The time of an "
     "update is that of the fastest stretch between two evaluations in the runs of a row: other programs on the machine "
-    "can only make a run slower."
+    "can only make a run slower. Stretches in which a method could not yet use unlabeled images do not count there."
 )
 MATRIX = 12
 """The number of classes up to which a confusion matrix is drawn. With more, the most frequent mistakes are listed."""

@@ -39,7 +39,7 @@ def verdict_lines(results: Results, column: str) -> list[str]:
         one, other = (results.suite.rows[row].name for row in (comparison.one, comparison.other))
         text = f"{one} against {other}: {numbers(comparison.found, comparison.holm_p)}"
         differences = [mine - its for its, mine in _errors(results, comparison).values()]
-        if comparison.found.n >= FEWEST:
+        if comparison.found.n >= FEWEST and comparison.found.t_p is not None:  # equal differences are chance
             needed = seeds_needed(stdev(differences))
             many = f"{needed} seeds" if needed else f"more than {MOST:,} seeds"
             text += f"; to show a difference of {SMALL} takes {many}"

@@ -44,7 +44,7 @@ def run_train(options: Train) -> int:
     """Train one network, or continue a run."""
     data = None
     if options.resume is not None:
-        path, result = options.resume, resume(options.resume, options)
+        path, result = resume(options.resume, options)
     else:
         if options.name is not None:
             check_name(options.name)
@@ -89,16 +89,18 @@ def check_name(name: str) -> None:
         )
 
 
-def resume(path: Path, options: Train) -> dict[str, Any]:
-    """Continue a run with the configuration that it was started with, or extend it."""
+def resume(path: Path, options: Train) -> tuple[Path, dict[str, Any]]:
+    """Continue a run with the configuration that it was started with, or extend it. Return its path and its result."""
     given = [field.name for field in fields(options) if getattr(options, field.name) != field.default.default]  # type: ignore[union-attr]
     if ignored := sorted({*given} - {"resume", "updates", "quiet", "data_dir", "baseline"}):
         names = ", ".join(f"--{name.replace('_', '-').strip('-')}" for name in ignored)
         raise ValueError(f"--resume uses the configuration of the run; leave out {names}")
-    config = RunDirectory.open(path).config
+    run = RunDirectory.open(path)
+    config = run.config
     if options.data_dir is not None:
         config = config.model_copy(update={"data_dir": options.data_dir})
-    return train(config, path, resume=True, updates=options.updates, progress=not options.quiet)
+    # An extended run takes the place of the old one, so that a relative path such as "." may be of neither.
+    return run.path, train(config, run.path, resume=True, updates=options.updates, progress=not options.quiet)
 
 
 def started_from(path: Path, values: dict[str, Any]) -> dict[str, Any]:

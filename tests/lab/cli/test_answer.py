@@ -148,6 +148,30 @@ def test_a_resumed_baseline_answers_for_its_run(own, capsys, monkeypatch):
     assert capsys.readouterr().out.splitlines()[-1] == read_answer(Path("runs/first/answer.json")).text
 
 
+def test_a_name_alone_makes_no_baseline(own, capsys):
+    with np.load("own.npz") as arrays:
+        np.savez("other.npz", **{**arrays, "x_test": arrays["x_test"][::-1]})
+    assert main(["train", "cats", *own, "--method", "pi", "--no-baseline"]) == 0
+    other = ["other.npz" if word == "own.npz" else word for word in own]
+    assert main(["train", "cats-baseline", *other, "--method", "pi"]) == 0
+    assert not Path("runs/cats/answer.json").exists()
+    assert RunDirectory.open(Path("runs/cats-baseline-baseline")).config.dataset.endswith("other.npz")
+    (Path("runs/cats-baseline") / "result.json").unlink()  # as if it had been stopped just before
+    assert main(["train", "--resume", "runs/cats-baseline", "--quiet"]) == 0
+    assert not Path("runs/cats/answer.json").exists()
+    assert read_answer(Path("runs/cats-baseline/answer.json")).text in capsys.readouterr().out
+
+
+def test_an_ordinary_folder_with_such_a_name_is_neither_run_nor_baseline(own):
+    Path("runs/plain").mkdir(parents=True)
+    assert main(["train", "plain-baseline", *own, "--method", "pi"]) == 0
+    assert Path("runs/plain-baseline/answer.json").exists()
+    Path("runs/mine-baseline").mkdir()
+    assert main(["train", "mine", *own, "--method", "pi"]) == 0
+    assert RunDirectory.open(Path("runs/mine-baseline-2")).finished
+    assert [*Path("runs/mine-baseline").iterdir(), *Path("runs/plain").iterdir()] == []
+
+
 def test_tables_have_an_answer_without_pictures(tmp_path):
     data, pairs = rings(test=30), []
     for name, method in (("a", "dropout"), ("b", "pi")):

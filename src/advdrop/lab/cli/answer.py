@@ -100,23 +100,20 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
     )
 
 
-def answer_for(path: Path, data: DataSet | None = None, progress: bool = True) -> Answer | None:
+def answer_for(run: RunDirectory, data: DataSet | None = None, progress: bool = True) -> Answer | None:
     """Return whether the unlabeled images helped in a finished run, and write the answer to its directory.
 
     A second run, ``RUN-baseline``, learns from the labels alone, with the same settings and the same seed. It is
     trained here, resumed, or read if it is finished. The cost is that training: less than that of the run. There is no
     answer if the run used no unlabeled images, and for several devices.
     """
-    whole = path.with_name(re.sub(SUFFIX, "", path.name))
-    run = RunDirectory.open(whole if whole.exists() else path)  # the baseline of a run may have been resumed
     config = run.config
     several = config.engine.devices * config.engine.nodes > 1
     if several or not uses_unlabeled(config) or not (many := unlabeled_images(run.split)):
         return None
     if data is None:
         data = load_data(config, download=False)
-    alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0})
-    cell = baseline_of(run, config.model_copy(update={"method": BASELINE, "objective": alone}))
+    cell = baseline_of(run)
     if progress and not cell.finished:
         longest = duration(run.result["seconds"])
         print(
@@ -132,16 +129,33 @@ def answer_for(path: Path, data: DataSet | None = None, progress: bool = True) -
     return answer
 
 
-def baseline_of(run: RunDirectory, config: RunConfig) -> Cell:
+def whole_run(run: RunDirectory) -> RunDirectory:
+    """Return the finished run whose baseline this is, or else the run itself. The name alone does not tell."""
+    whole = RunDirectory(run.path.with_name(re.sub(SUFFIX, "", run.path.name)))
+    if whole.path != run.path and whole.seal and whole.finished and baseline_of(whole).path == run.path:
+        return whole
+    return run
+
+
+def baseline_of(run: RunDirectory) -> Cell:
     """Return the baseline of a run: the one that is there, or else one with a name that is free."""
+    config = run.config
+    alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0})
+    config = config.model_copy(update={"method": BASELINE, "objective": alone})
     for number in count(1):
         path = run.path.with_name(f"{run.path.name}-baseline{f'-{number}' if number > 1 else ''}")
-        if not path.exists():
-            break
-        there = RunDirectory.open(path)
-        if not there.config.differences(config) and there.split.dataset == run.split.dataset:
+        if not path.exists() or _is_run_of(path, config, run.split.dataset):
             break
     return Cell(path.name, config, path)
+
+
+def _is_run_of(path: Path, config: RunConfig, dataset: str) -> bool:
+    """Return True if a folder is a run of this configuration on data with this checksum."""
+    try:
+        there = RunDirectory.open(path)
+        return not there.config.differences(config) and there.split.dataset == dataset
+    except ValueError:  # a folder of something else, or a damaged run
+        return False
 
 
 def predicted(run: RunDirectory, data: DataSet) -> Tensor:

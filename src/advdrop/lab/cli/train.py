@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from advdrop.lab.choices import DATASETS
-from advdrop.lab.cli.answer import answer_for, is_own
+from advdrop.lab.cli.answer import answer_for, is_own, whole_run
 from advdrop.lab.cli.options import Recipe, Train
 from advdrop.lab.config.config import ConfigError, Data, RunConfig, expanded, explain, merged, overrides, read_yaml
 from advdrop.lab.config.recipes import recipe
@@ -71,8 +71,11 @@ def run_train(options: Train) -> int:
             f"{result['dataset']}, {result['updates']:,} updates in {duration(result['seconds'])})\nwritten to {path}",
             flush=True,
         )
-        wanted = is_own(RunDirectory.open(path).config.dataset) if options.baseline is None else options.baseline
-        if wanted and (answer := answer_for(path, data, not options.quiet)):
+        run = RunDirectory.open(path)
+        wanted = is_own(run.config.dataset) if options.baseline is None else options.baseline
+        if options.resume is not None:
+            run = whole_run(run)
+        if wanted and (answer := answer_for(run, data, not options.quiet)):
             print(answer.text)
     return 0
 

@@ -116,6 +116,16 @@ def test_train_on_ones_own_data_answers_with_a_second_run(own, capsys):
     assert "do the unlabeled images help?" in Path("page.html").read_text()
 
 
+def test_the_baseline_of_a_ladder_updates_its_batch_norm(own):
+    words = [*own[: own.index("--set")], "--set", "network.hidden=[8]", "--quiet"]
+    assert main(["train", "first", *words, "--method", "ladder", "--preset", "paper"]) == 0
+    run, baseline = (RunDirectory.open(Path(f"runs/{name}")) for name in ("first", "first-baseline"))
+    assert {key.split(".")[0] for key in run.config.differences(baseline.config)} == {"method", "objective"}
+    for each in (run, baseline):
+        counts = {int(count) for name, count in each.weights().items() if name.endswith("num_batches_tracked")}
+        assert counts == {40}
+
+
 def test_the_second_run_can_be_left_out_and_asked_for(own, capsys):
     assert main(["train", "first", *own, "--no-baseline"]) == 0
     assert main(["train", "known", "--dataset", "digits", "--labels", "20", "--updates", "4", *TINY]) == 0

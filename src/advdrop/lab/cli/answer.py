@@ -30,6 +30,7 @@ from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
 from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed
 from advdrop.lab.report.statistics import paired_images
+from advdrop.presets import PRESETS
 
 SUFFIX = re.compile(r"-baseline(-\d+)?$")
 """The end of the name of a run that learns from the labels alone, beside the run that it is compared with."""
@@ -138,9 +139,13 @@ def whole_run(run: RunDirectory) -> RunDirectory:
 
 
 def baseline_of(run: RunDirectory) -> Cell:
-    """Return the baseline of a run: the one that is there, or else one with a name that is free."""
+    """Return the baseline of a run: the one that is there, or else one with a name that is free.
+
+    The passes that update running statistics are those of the preset, because a method may do that by itself.
+    """
     config = run.config
-    alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0})
+    updating = tuple(sorted(PRESETS[config.preset].updating))
+    alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0, "updating": updating})
     config = config.model_copy(update={"method": BASELINE, "objective": alone})
     for number in count(1):
         path = run.path.with_name(f"{run.path.name}-baseline{f'-{number}' if number > 1 else ''}")

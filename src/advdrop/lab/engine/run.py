@@ -39,6 +39,7 @@ from advdrop.lab.engine.training import DivergedError, History, Recorder, Traini
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
 from advdrop.randomness import borrowed_noise, derived_seed
+from advdrop.step.batch_norm import PASSES, RunningStatistics
 from advdrop.trust import Trust
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def training_of(
     refuse_too_large(config, data)
     torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
     network = set_memory_format(blended(config, data.shape, len(data.classes)), config.engine.memory_format)
+    refuse_stale_statistics(config, network)
     companion = None
     if isinstance(network, Blend):
         companion = Companion(network, data.train, split, preprocess, config.seed)
@@ -300,6 +302,18 @@ def refuse_too_large(config: RunConfig, data: DataSet) -> None:
         raise ConfigError(
             f"the network needs {needed:,.0f} GB for its weights, their gradients and the moments of Adam, and this "
             f"machine has {here:,.0f} GB; make it smaller (--set network...)"
+        )
+
+
+def refuse_stale_statistics(config: RunConfig, network: nn.Module) -> None:
+    """Raise an error if the network has running statistics for the evaluation, and nothing would ever update them."""
+    terms = config.objective.terms.chosen().values()
+    made = {*PASSES} if terms or config.objective.entropy else {"labeled"}  # a term may make any pass
+    updated = made.intersection(config.objective.updating) or any(term.own_statistics for term in terms)
+    if not updated and RunningStatistics(network.modules()).layers:
+        raise ConfigError(
+            f"objective.updating=[{', '.join(config.objective.updating)}] has no pass of the method {config.method}, "
+            "so the running statistics of batch norm would stay as they are; add labeled"
         )
 
 

@@ -74,6 +74,21 @@ def test_compare_adds_the_labels_alone_and_answers(own, capsys):
     assert answer.text.split(":")[0] in again
 
 
+def test_compare_does_not_answer_for_a_method_with_another_network(own, capsys):
+    words = [word for word in own[: own.index("--set")] if word != "40"]
+    words = ["compare", *words, "4", "--jobs", "1", "--quiet", "--preset", "paper"]
+    assert main([*words, "--methods", "pi,ladder", "--out", "c"]) == 0
+    answer, said = read_answer(Path("c/answer.json")), capsys.readouterr()
+    assert answer.method == "pi"
+    assert answer.text in said.out
+    assert "ladder has other settings of data, network, optimizer, training than dropout" in said.err
+    assert "pi has other" not in said.err
+    assert main([*words, "--methods", "ladder", "--out", "d"]) == 0
+    assert "unlabeled images" not in capsys.readouterr().out
+    assert not Path("d/answer.json").exists()
+    assert "which method has the lowest error?" in Path("d/report.html").read_text()
+
+
 def test_compare_of_a_known_data_set_adds_nothing(capsys):
     words = ["--dataset", "digits", "--labels", "20", "--updates", "4", *TINY]
     assert main(["compare", *words, "--methods", "pi", "--jobs", "1", "--out", "c"]) == 0

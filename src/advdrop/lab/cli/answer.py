@@ -28,7 +28,7 @@ from advdrop.lab.engine.run import load_data
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
-from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed
+from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed, unlike
 from advdrop.lab.report.statistics import paired_images
 from advdrop.presets import PRESETS
 
@@ -51,14 +51,22 @@ def uses_unlabeled(config: RunConfig) -> bool:
     return config.objective.entropy > 0 or any(term.semi_supervised for term in terms)
 
 
+def is_fair(one: RunConfig, other: RunConfig) -> bool:
+    """Return True if only the other run uses unlabeled images, and its method is all that differs."""
+    return not uses_unlabeled(one) and uses_unlabeled(other) and not unlike(one, other)
+
+
 def unlabeled_images(split: LabelSplit) -> int:
     """Return the number of images that are used without their labels."""
     return int((~torch.isin(split.unlabeled, split.labeled)).sum())
 
 
 def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> Answer | None:
-    """Return what the unlabeled images changed, or None if there are none. Costs one evaluation of each run."""
-    pairs = [(one, other) for one, other in pairs if not uses_unlabeled(one.config) and uses_unlabeled(other.config)]
+    """Return what the unlabeled images changed, or None if there are none. Costs one evaluation of each run.
+
+    Pairs that differ in more than the use of unlabeled images are left out.
+    """
+    pairs = [pair for pair in pairs if is_fair(*(run.config for run in pair))]
     if not pairs or not (unlabeled := unlabeled_images(pairs[0][0].split)) or len(data.classes) > MOST_CLASSES:
         return None
     with tqdm(total=2 * len(pairs), desc="predictions", leave=False, disable=None if progress else True) as bar:

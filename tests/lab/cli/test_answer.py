@@ -10,11 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from advdrop.lab.cli.answer import LARGEST, answer_of, thumbnail, unlabeled_images, uses_unlabeled
+from advdrop.lab.cli.answer import LARGEST, answer_for, answer_of, thumbnail, unlabeled_images, uses_unlabeled
 from advdrop.lab.cli.main import main
+from advdrop.lab.data import load
 from advdrop.lab.data.batches import split_labels
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.run import evaluate_run
+from advdrop.lab.engine.rundir import RunError
 from advdrop.lab.report.answer import read_answer
 from runs import rings, tiny
 
@@ -72,6 +74,25 @@ def test_compare_adds_the_labels_alone_and_answers(own, capsys):
     assert again.count("<img") == len(answer.changed)
     assert answer.text.split(":")[0] in page
     assert answer.text.split(":")[0] in again
+
+
+def test_runs_on_data_that_have_changed_are_not_used_again(own, capsys, tmp_path):
+    words = ["compare", *own, "--jobs", "1", "--out", "c"]
+    assert main([*words, "--methods", "pi"]) == 0
+    old = RunDirectory.open(Path("c/dropout-0")), RunDirectory.open(Path("c/pi-0"))
+    with np.load("own.npz") as arrays:  # what was for training is for testing now
+        np.savez("own.npz", **{**arrays, "x_test": arrays["x_train"][:12], "y_test": arrays["y_train"][:12]})
+    capsys.readouterr()
+    assert main([*words, "--methods", "pi,vat"]) == 2
+    said = (
+        f"c/dropout-0 is a run on other data: {tmp_path}/own.npz has changed since; delete it or choose another --out"
+    )
+    assert capsys.readouterr().err.splitlines()[-1] == f"advdrop: {said}"
+    assert not Path("c/vat-0").exists()
+    for compute in (lambda: answer_of([old], load("own.npz"), progress=False), lambda: answer_for(old[1])):
+        with pytest.raises(RunError, match="was trained on other data"):
+            compute()
+    assert not Path("c/pi-0-baseline").exists()
 
 
 def test_compare_does_not_answer_for_a_method_with_another_network(own, capsys):

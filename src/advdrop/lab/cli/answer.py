@@ -24,7 +24,7 @@ from advdrop.lab.engine.evaluate import outputs
 from advdrop.lab.engine.jobs import Cell
 from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import load_data
+from advdrop.lab.engine.run import load_data, refuse_other_data
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
@@ -122,6 +122,7 @@ def answer_for(run: RunDirectory, data: DataSet | None = None, progress: bool = 
         return None
     if data is None:
         data = load_data(config, download=False)
+    refuse_other_data(run, data)
     cell = baseline_of(run)
     if progress and not cell.finished:
         longest = duration(run.result["seconds"])
@@ -172,7 +173,8 @@ def _is_run_of(path: Path, config: RunConfig, dataset: str) -> bool:
 
 
 def predicted(run: RunDirectory, data: DataSet) -> Tensor:
-    """Return the class that a finished run predicts for each test image."""
+    """Return the class that a finished run predicts for each test image of its data."""
+    refuse_other_data(run, data)
     model = load_model(run.path)
     return outputs(model.network, data.test.x, model.preprocess).argmax(1)
 

@@ -95,7 +95,7 @@ def cells_of(options: Compare, values: Mapping[str, Any], data: DataSet) -> dict
     cells = {}
     for (method, seed), config in configs.items():
         cell = Cell(f"{method} seed {seed}", config.model_copy(update={"engine": engine}), paths[method, seed])
-        cells[method, seed] = checked(cell)
+        cells[method, seed] = checked(cell, data)
     return cells
 
 
@@ -109,10 +109,18 @@ def only_terms(values: Mapping[str, Any], method: str, methods: Sequence[str]) -
     return dict(values)
 
 
-def checked(cell: Cell) -> Cell:
-    """Return the cell, or raise an error if its directory has a run of another configuration."""
-    if cell.path.exists() and (different := RunDirectory.open(cell.path).config.differences(cell.config)):
+def checked(cell: Cell, data: DataSet) -> Cell:
+    """Return the cell, or raise an error if its directory has a run of another configuration or on other data."""
+    if not cell.there:
+        return cell
+    run = RunDirectory.open(cell.path)
+    if different := run.config.differences(cell.config):
         raise RunError(f"{cell.path} is a run with another {', '.join(different)}; delete it or choose another --out")
+    if run.split.dataset != data.checksum:
+        raise RunError(
+            f"{cell.path} is a run on other data: {cell.config.dataset} has changed since; delete it or choose another "
+            "--out"
+        )
     return cell
 
 

@@ -327,7 +327,7 @@ def trained(
     run = RunDirectory.open(path)
     config, model = run.config, load_model(path)
     data = load_data(config, data_dir, dataset, download=False)
-    _refuse_other_data(run, data)
+    refuse_other_data(run, data)
     return model.network, data, model.preprocess
 
 
@@ -345,7 +345,8 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
     }
 
 
-def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
+def refuse_other_data(run: RunDirectory, data: DataSet) -> None:
+    """Raise an error if these are not the data of the run: its training images may be among their test images."""
     if run.split.dataset != data.checksum:
         raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
     with reading(run.path / "split.npz", RunError, DAMAGED):
@@ -355,4 +356,4 @@ def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
 def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:
     if different := run.config.differences(config):
         raise RunError(f"{run.path} was started with another {', '.join(different)}; resume it as it was")
-    _refuse_other_data(run, data)
+    refuse_other_data(run, data)

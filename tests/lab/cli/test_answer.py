@@ -10,11 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from advdrop.lab.cli.answer import LARGEST, answer_of, thumbnail, unlabeled_images, uses_unlabeled
+from advdrop.lab.cli.answer import LARGEST, answer_for, answer_of, thumbnail, unlabeled_images, uses_unlabeled
 from advdrop.lab.cli.main import main
+from advdrop.lab.data import load
 from advdrop.lab.data.batches import split_labels
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.run import evaluate_run
+from advdrop.lab.engine.rundir import RunError
 from advdrop.lab.report.answer import read_answer
 from runs import rings, tiny
 
@@ -74,6 +76,40 @@ def test_compare_adds_the_labels_alone_and_answers(own, capsys):
     assert answer.text.split(":")[0] in again
 
 
+def test_runs_on_data_that_have_changed_are_not_used_again(own, capsys, tmp_path):
+    words = ["compare", *own, "--jobs", "1", "--out", "c"]
+    assert main([*words, "--methods", "pi"]) == 0
+    old = RunDirectory.open(Path("c/dropout-0")), RunDirectory.open(Path("c/pi-0"))
+    with np.load("own.npz") as arrays:  # what was for training is for testing now
+        np.savez("own.npz", **{**arrays, "x_test": arrays["x_train"][:12], "y_test": arrays["y_train"][:12]})
+    capsys.readouterr()
+    assert main([*words, "--methods", "pi,vat"]) == 2
+    said = (
+        f"c/dropout-0 is a run on other data: {tmp_path}/own.npz has changed since; delete it or choose another --out"
+    )
+    assert capsys.readouterr().err.splitlines()[-1] == f"advdrop: {said}"
+    assert not Path("c/vat-0").exists()
+    for compute in (lambda: answer_of([old], load("own.npz"), progress=False), lambda: answer_for(old[1])):
+        with pytest.raises(RunError, match="was trained on other data"):
+            compute()
+    assert not Path("c/pi-0-baseline").exists()
+
+
+def test_compare_does_not_answer_for_a_method_with_another_network(own, capsys):
+    words = [word for word in own[: own.index("--set")] if word != "40"]
+    words = ["compare", *words, "4", "--jobs", "1", "--quiet", "--preset", "paper"]
+    assert main([*words, "--methods", "pi,ladder", "--out", "c"]) == 0
+    answer, said = read_answer(Path("c/answer.json")), capsys.readouterr()
+    assert answer.method == "pi"
+    assert answer.text in said.out
+    assert "ladder has other settings of data, network, optimizer, training than dropout" in said.err
+    assert "pi has other" not in said.err
+    assert main([*words, "--methods", "ladder", "--out", "d"]) == 0
+    assert "unlabeled images" not in capsys.readouterr().out
+    assert not Path("d/answer.json").exists()
+    assert "which method has the lowest error?" in Path("d/report.html").read_text()
+
+
 def test_compare_of_a_known_data_set_adds_nothing(capsys):
     words = ["--dataset", "digits", "--labels", "20", "--updates", "4", *TINY]
     assert main(["compare", *words, "--methods", "pi", "--jobs", "1", "--out", "c"]) == 0
@@ -116,6 +152,16 @@ def test_train_on_ones_own_data_answers_with_a_second_run(own, capsys):
     assert "do the unlabeled images help?" in Path("page.html").read_text()
 
 
+def test_the_baseline_of_a_ladder_updates_its_batch_norm(own):
+    words = [*own[: own.index("--set")], "--set", "network.hidden=[8]", "--quiet"]
+    assert main(["train", "first", *words, "--method", "ladder", "--preset", "paper"]) == 0
+    run, baseline = (RunDirectory.open(Path(f"runs/{name}")) for name in ("first", "first-baseline"))
+    assert {key.split(".")[0] for key in run.config.differences(baseline.config)} == {"method", "objective"}
+    for each in (run, baseline):
+        counts = {int(count) for name, count in each.weights().items() if name.endswith("num_batches_tracked")}
+        assert counts == {40}
+
+
 def test_the_second_run_can_be_left_out_and_asked_for(own, capsys):
     assert main(["train", "first", *own, "--no-baseline"]) == 0
     assert main(["train", "known", "--dataset", "digits", "--labels", "20", "--updates", "4", *TINY]) == 0
@@ -146,6 +192,30 @@ def test_a_resumed_baseline_answers_for_its_run(own, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["train", "--resume", "runs/first-baseline", "--quiet"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == read_answer(Path("runs/first/answer.json")).text
+
+
+def test_a_name_alone_makes_no_baseline(own, capsys):
+    with np.load("own.npz") as arrays:
+        np.savez("other.npz", **{**arrays, "x_test": arrays["x_test"][::-1]})
+    assert main(["train", "cats", *own, "--method", "pi", "--no-baseline"]) == 0
+    other = ["other.npz" if word == "own.npz" else word for word in own]
+    assert main(["train", "cats-baseline", *other, "--method", "pi"]) == 0
+    assert not Path("runs/cats/answer.json").exists()
+    assert RunDirectory.open(Path("runs/cats-baseline-baseline")).config.dataset.endswith("other.npz")
+    (Path("runs/cats-baseline") / "result.json").unlink()  # as if it had been stopped just before
+    assert main(["train", "--resume", "runs/cats-baseline", "--quiet"]) == 0
+    assert not Path("runs/cats/answer.json").exists()
+    assert read_answer(Path("runs/cats-baseline/answer.json")).text in capsys.readouterr().out
+
+
+def test_an_ordinary_folder_with_such_a_name_is_neither_run_nor_baseline(own):
+    Path("runs/plain").mkdir(parents=True)
+    assert main(["train", "plain-baseline", *own, "--method", "pi"]) == 0
+    assert Path("runs/plain-baseline/answer.json").exists()
+    Path("runs/mine-baseline").mkdir()
+    assert main(["train", "mine", *own, "--method", "pi"]) == 0
+    assert RunDirectory.open(Path("runs/mine-baseline-2")).finished
+    assert [*Path("runs/mine-baseline").iterdir(), *Path("runs/plain").iterdir()] == []
 
 
 def test_tables_have_an_answer_without_pictures(tmp_path):

@@ -371,6 +371,20 @@ def test_train_writes_a_run_and_refuses_to_touch_it_again(capsys, tmp_path):
     assert (code, err) == (0, "")
 
 
+def test_a_run_is_resumed_and_extended_from_inside(capsys, tmp_path, monkeypatch):
+    run = tmp_path / "runs" / "mine"
+    advdrop_says(capsys, "train", "mine", *TINY, "--quiet")
+    (run / "result.json").unlink()  # as if it had been stopped just before
+    for longer in ([], ["--updates", "8"]):
+        monkeypatch.chdir(run)
+        code, out, err = advdrop_says(capsys, "train", "--resume", ".", *longer, "--baseline")
+        assert code == 0
+        assert f"written to {run}\n" in out
+        assert "unlabeled images" in out  # the second run is beside it
+    assert "\nmine  update 8/8" in err
+    assert sorted(path.name for path in run.parent.iterdir()) == ["mine", "mine-baseline", "mine-baseline-2"]
+
+
 def test_a_name_and_an_out_say_where(capsys, tmp_path):
     assert advdrop_says(capsys, "train", "mine", *TINY, "--method", "dropout", "--quiet")[0] == 0
     assert advdrop_says(capsys, "train", "--out", "there", *TINY, "--method", "dropout", "--quiet")[0] == 0

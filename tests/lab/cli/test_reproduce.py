@@ -71,6 +71,29 @@ def test_runs_on_data_with_an_absolute_path_are_in_the_folder_of_the_runs(suite,
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_runs_and_records_of_data_that_have_changed_are_refused(suite, tmp_path, capsys):
+    y, path = np.arange(90) % 3, tmp_path / "own.npz"
+    arrays = {"x_train": np.eye(3)[y], "y_train": y, "x_test": np.eye(3), "y_test": np.arange(3)}
+    np.savez(path, **arrays)
+    Path(suite).write_text(Path(suite).read_text().replace("dataset: digits", f"dataset: {path}"))
+    typed = ["reproduce", suite, "--jobs", "1", "--seeds", "1", "--quiet"]
+    assert main([*typed, "--only", "dropout"]) == 0
+    np.savez(path, **{**arrays, "x_test": np.eye(3)[::-1]})
+    for options, what in (
+        (["--only", "random"], "results/small/short-paper/few/dropout-0.json is the record of a run on other data: "),
+        (["--only", "dropout", "--results", "new"], "is a run on other data: "),
+    ):
+        capsys.readouterr()
+        assert main([*typed, *options]) == 2
+        assert f"{what}{path} has changed since; delete it or" in capsys.readouterr().err
+    # Another suite has the same cell, whose record is of the old data.
+    other = str(small_suite(tmp_path, name="other"))
+    Path(other).write_text(Path(other).read_text().replace("dataset: digits", f"dataset: {path}"))
+    typed = ["reproduce", other, "--missing", "--jobs", "1", "--seeds", "1", "--only", "dropout", "--quiet"]
+    assert main([*typed, "--out", "new", "--dry-run"]) == 0
+    assert "1 of 1 runs are left" in capsys.readouterr().out
+
+
 def test_a_second_time_everything_is_read_and_repeats_the_records(suite, capsys):
     typed = ["reproduce", suite, "--jobs", "1", "--only", "dropout", "--seeds", "1"]
     main(typed)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from advdrop import AdversarialDropout, CrossEntropy, Ramp, Step, VAdD, schedules
+from advdrop.lab.config.config import ConfigError
 from advdrop.lab.config.methods import network_of
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit
 from advdrop.lab.engine import RunDirectory, train
@@ -80,6 +81,16 @@ def killed_at(monkeypatch, update):
         begin(self, number)
 
     monkeypatch.setattr(Training, "update", stop)
+
+
+@pytest.mark.parametrize("updating", ["", "clean, second"])
+def test_batch_norm_that_nothing_updates_is_refused(updating, tmp_path):
+    settings = ["network.name=ladder", "network.hidden=[8]", f"objective.updating=[{updating}]"]
+    with pytest.raises(ConfigError, match=rf"^objective.updating=\[{updating}\] has no pass of the method dropout.*;"):
+        run(tmp_path / "run", *settings, method="dropout")
+    assert not (tmp_path / "run").exists()
+    run(tmp_path / "ladder", *settings, method="ladder")  # its clean pass updates them
+    run(tmp_path / "mlp", settings[-1], method="dropout")  # has none
 
 
 def test_a_run_directory_holds_what_the_issue_names(tmp_path):

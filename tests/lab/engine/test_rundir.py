@@ -40,6 +40,14 @@ def test_a_new_run_has_its_configuration_and_its_split_at_once(tmp_path):
     assert run.load_checkpoint() is None
 
 
+def test_a_run_that_is_opened_from_inside_has_its_name(tmp_path, monkeypatch):
+    create(tmp_path / "run")
+    (tmp_path / "link").symlink_to("run")
+    monkeypatch.chdir(tmp_path / "run")
+    for path in (".", "../run", "../link"):
+        assert RunDirectory.open(Path(path)).path == (tmp_path / "run").resolve()
+
+
 def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError("no space left")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
+from advdrop.lab.config.config import merged
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.answer import (
     MOST_EXAMPLES,
@@ -138,6 +139,24 @@ def test_only_seeds_that_both_have_count():
 def test_no_comparison_is_no_answer(rows):
     assert answer_in_words(runs(*rows)) == ""
     assert question(runs(*rows)) == "digits, 20 labels: which method has the lowest error?"
+
+
+def changed(record, settings):
+    return record.model_copy(update={"config": merged(record.config, settings)}).sealed()
+
+
+def test_rows_that_differ_in_more_than_the_method_do_not_answer():
+    def of(method, **settings):
+        runs = [("dropout", [10.0, 11.0]), ("pi", [9.0, 9.0])]
+        records = [loose_of(m, seed, (40.0, e)) for m, es in runs for seed, e in enumerate(es)]
+        (found,) = results_of([*records, *(changed(loose_of(method, seed), settings) for seed in (0, 1))])
+        return answer_in_words(found)
+
+    assert "(pi)" in of("ladder")
+    assert "(vat)" in of("vat")
+    assert "(pi)" in of("vat", optimizer={"learning_rate": 0.5})
+    assert "(vat)" in of("vat", engine={"checkpoint_seconds": 3.0})
+    assert "10.5 % without (dropout, " in of("dropout", optimizer={"learning_rate": 0.5})  # that of the two like pi
 
 
 def test_a_table_of_a_suite_asks_nothing(suite, results):

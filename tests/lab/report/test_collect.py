@@ -378,6 +378,20 @@ def test_runs_of_several_lengths_are_tables_named_by_their_length():
     assert [(c.one, c.other) for c in long.comparisons] == [("vadd-kl", "pi")]
 
 
+def test_runs_on_data_that_have_changed_are_not_in_one_table(suite):
+    now = {"dataset_checksum": "a" * 64}
+    old, new = [loose_of("pi"), loose_of("vadd-kl")], [loose_of("pi", **now), loose_of("vadd-kl", **now)]
+    tables_now, tables_old = results_of([old[0], *new, old[1]])
+    assert (tables_now.records, tables_old.records) == (new, old)
+    assert tables_now.suite.title == "digits, 20 labels, data aaaaaaaa"
+    assert tables_old.suite.title == "digits, 20 labels, data dddddddd"
+    assert complaint(tables, suite, run_of(suite, "pi"), run_of(suite, "vadd", **now)) == (
+        "the records small short paper 20 pi seed 0 and small short paper 20 vadd seed 0 are of different data, though "
+        "both are called digits; leave one of them out"
+    )
+    tables(suite, run_of(suite, "pi"), run_of(suite, "vadd", column="all", **now))  # no pairs across columns
+
+
 def test_runs_of_one_method_with_other_settings_are_rows_named_by_what_differs():
     base = loose_of("vadd-kl")
     delta = float(base.config["network"]["delta"])

@@ -24,12 +24,13 @@ from advdrop.lab.engine.evaluate import outputs
 from advdrop.lab.engine.jobs import Cell
 from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import load_data
+from advdrop.lab.engine.run import load_data, refuse_other_data
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
-from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed
+from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed, unlike
 from advdrop.lab.report.statistics import paired_images
+from advdrop.presets import PRESETS
 
 SUFFIX = re.compile(r"-baseline(-\d+)?$")
 """The end of the name of a run that learns from the labels alone, beside the run that it is compared with."""
@@ -50,14 +51,22 @@ def uses_unlabeled(config: RunConfig) -> bool:
     return config.objective.entropy > 0 or any(term.semi_supervised for term in terms)
 
 
+def is_fair(one: RunConfig, other: RunConfig) -> bool:
+    """Return True if only the other run uses unlabeled images, and its method is all that differs."""
+    return not uses_unlabeled(one) and uses_unlabeled(other) and not unlike(one, other)
+
+
 def unlabeled_images(split: LabelSplit) -> int:
     """Return the number of images that are used without their labels."""
     return int((~torch.isin(split.unlabeled, split.labeled)).sum())
 
 
 def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> Answer | None:
-    """Return what the unlabeled images changed, or None if there are none. Costs one evaluation of each run."""
-    pairs = [(one, other) for one, other in pairs if not uses_unlabeled(one.config) and uses_unlabeled(other.config)]
+    """Return what the unlabeled images changed, or None if there are none. Costs one evaluation of each run.
+
+    Pairs that differ in more than the use of unlabeled images are left out.
+    """
+    pairs = [pair for pair in pairs if is_fair(*(run.config for run in pair))]
     if not pairs or not (unlabeled := unlabeled_images(pairs[0][0].split)) or len(data.classes) > MOST_CLASSES:
         return None
     with tqdm(total=2 * len(pairs), desc="predictions", leave=False, disable=None if progress else True) as bar:
@@ -100,23 +109,21 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
     )
 
 
-def answer_for(path: Path, data: DataSet | None = None, progress: bool = True) -> Answer | None:
+def answer_for(run: RunDirectory, data: DataSet | None = None, progress: bool = True) -> Answer | None:
     """Return whether the unlabeled images helped in a finished run, and write the answer to its directory.
 
     A second run, ``RUN-baseline``, learns from the labels alone, with the same settings and the same seed. It is
     trained here, resumed, or read if it is finished. The cost is that training: less than that of the run. There is no
     answer if the run used no unlabeled images, and for several devices.
     """
-    whole = path.with_name(re.sub(SUFFIX, "", path.name))
-    run = RunDirectory.open(whole if whole.exists() else path)  # the baseline of a run may have been resumed
     config = run.config
     several = config.engine.devices * config.engine.nodes > 1
     if several or not uses_unlabeled(config) or not (many := unlabeled_images(run.split)):
         return None
     if data is None:
         data = load_data(config, download=False)
-    alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0})
-    cell = baseline_of(run, config.model_copy(update={"method": BASELINE, "objective": alone}))
+    refuse_other_data(run, data)
+    cell = baseline_of(run)
     if progress and not cell.finished:
         longest = duration(run.result["seconds"])
         print(
@@ -132,20 +139,42 @@ def answer_for(path: Path, data: DataSet | None = None, progress: bool = True) -
     return answer
 
 
-def baseline_of(run: RunDirectory, config: RunConfig) -> Cell:
-    """Return the baseline of a run: the one that is there, or else one with a name that is free."""
+def whole_run(run: RunDirectory) -> RunDirectory:
+    """Return the finished run whose baseline this is, or else the run itself. The name alone does not tell."""
+    whole = RunDirectory(run.path.with_name(re.sub(SUFFIX, "", run.path.name)))
+    if whole.path != run.path and whole.seal and whole.finished and baseline_of(whole).path == run.path:
+        return whole
+    return run
+
+
+def baseline_of(run: RunDirectory) -> Cell:
+    """Return the baseline of a run: the one that is there, or else one with a name that is free.
+
+    The passes that update running statistics are those of the preset, because a method may do that by itself.
+    """
+    config = run.config
+    updating = tuple(sorted(PRESETS[config.preset].updating))
+    alone = config.objective.model_copy(update={"terms": Terms(), "entropy": 0.0, "updating": updating})
+    config = config.model_copy(update={"method": BASELINE, "objective": alone})
     for number in count(1):
         path = run.path.with_name(f"{run.path.name}-baseline{f'-{number}' if number > 1 else ''}")
-        if not path.exists():
-            break
-        there = RunDirectory.open(path)
-        if not there.config.differences(config) and there.split.dataset == run.split.dataset:
+        if not path.exists() or _is_run_of(path, config, run.split.dataset):
             break
     return Cell(path.name, config, path)
 
 
+def _is_run_of(path: Path, config: RunConfig, dataset: str) -> bool:
+    """Return True if a folder is a run of this configuration on data with this checksum."""
+    try:
+        there = RunDirectory.open(path)
+        return not there.config.differences(config) and there.split.dataset == dataset
+    except ValueError:  # a folder of something else, or a damaged run
+        return False
+
+
 def predicted(run: RunDirectory, data: DataSet) -> Tensor:
-    """Return the class that a finished run predicts for each test image."""
+    """Return the class that a finished run predicts for each test image of its data."""
+    refuse_other_data(run, data)
     model = load_model(run.path)
     return outputs(model.network, data.test.x, model.preprocess).argmax(1)
 

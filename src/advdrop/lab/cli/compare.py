@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from advdrop.lab.cli.answer import answer_of, is_own
+from advdrop.lab.cli.answer import answer_of, is_fair, is_own, uses_unlabeled
 from advdrop.lab.cli.options import Compare
 from advdrop.lab.cli.report import refuse_foreign, write_page
 from advdrop.lab.cli.train import config_of, dataset_of, values_of
@@ -24,7 +24,7 @@ from advdrop.lab.engine.run import StoppedError, estimate, split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
 from advdrop.lab.files import read_json, write_text
 from advdrop.lab.records.record import record_of
-from advdrop.lab.report.answer import BASELINE, FILE, Answer, with_answers
+from advdrop.lab.report.answer import BASELINE, FILE, Answer, unlike, with_answers
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import page
 from advdrop.lab.report.text_table import table
@@ -52,6 +52,7 @@ def run_compare(options: Compare) -> int:
     errors = {key: outcomes[key] for key in cells if isinstance(outcomes[key], Exception)}
     if all(isinstance(errors.get(key), ValueError | TypeError) for key in cells):
         raise errors[next(iter(cells))]  # type: ignore[misc]  # nothing was trained
+    print_unlike(cells)
     write_results(cells, outcomes, answer_in(cells, data, not options.quiet))
     for number, (key, cell) in enumerate(cells.items(), start=1):
         if key in errors:
@@ -94,7 +95,7 @@ def cells_of(options: Compare, values: Mapping[str, Any], data: DataSet) -> dict
     cells = {}
     for (method, seed), config in configs.items():
         cell = Cell(f"{method} seed {seed}", config.model_copy(update={"engine": engine}), paths[method, seed])
-        cells[method, seed] = checked(cell)
+        cells[method, seed] = checked(cell, data)
     return cells
 
 
@@ -108,10 +109,18 @@ def only_terms(values: Mapping[str, Any], method: str, methods: Sequence[str]) -
     return dict(values)
 
 
-def checked(cell: Cell) -> Cell:
-    """Return the cell, or raise an error if its directory has a run of another configuration."""
-    if cell.path.exists() and (different := RunDirectory.open(cell.path).config.differences(cell.config)):
+def checked(cell: Cell, data: DataSet) -> Cell:
+    """Return the cell, or raise an error if its directory has a run of another configuration or on other data."""
+    if not cell.there:
+        return cell
+    run = RunDirectory.open(cell.path)
+    if different := run.config.differences(cell.config):
         raise RunError(f"{cell.path} is a run with another {', '.join(different)}; delete it or choose another --out")
+    if run.split.dataset != data.checksum:
+        raise RunError(
+            f"{cell.path} is a run on other data: {cell.config.dataset} has changed since; delete it or choose another "
+            "--out"
+        )
     return cell
 
 
@@ -144,11 +153,32 @@ def print_plan(
 
 
 def answer_in(cells: Mapping[Key, Cell], data: DataSet, progress: bool = True) -> Answer | None:
-    """Return whether the unlabeled images helped the last method, from the seeds that it and the baseline finished."""
-    *_, method = (method for method, _ in cells)
-    runs = [[cells.get((name, seed)) for name in (BASELINE, method)] for seed in sorted({seed for _, seed in cells})]
-    pairs = [[RunDirectory.open(cell.path) for cell in pair if cell is not None and cell.finished] for pair in runs]
-    return answer_of([(pair[0], pair[1]) for pair in pairs if len(pair) == 2], data, progress)
+    """Return whether the unlabeled images helped, from the seeds that a method and the baseline finished.
+
+    The method is the last one that differs from the baseline in nothing else, see ``advdrop.lab.report.answer``.
+    """
+    configs = {method: cell.config for (method, _), cell in cells.items()}
+    alone = configs.get(BASELINE)
+    methods = [method for method, config in configs.items() if alone is not None and is_fair(alone, config)]
+    if not methods:
+        return None
+    seeds = sorted({seed for _, seed in cells})
+    runs = [[cells[name, seed] for name in (BASELINE, methods[-1])] for seed in seeds]
+    pairs = [[RunDirectory.open(cell.path) for cell in pair] for pair in runs if all(cell.finished for cell in pair)]
+    return answer_of([(one, other) for one, other in pairs], data, progress)
+
+
+def print_unlike(cells: Mapping[Key, Cell]) -> None:
+    """Print which methods that use unlabeled images are not compared with the baseline, and how they can be."""
+    configs = {method: cell.config for (method, _), cell in cells.items()}
+    for method, config in configs.items():
+        if BASELINE in configs and uses_unlabeled(config) and (different := unlike(configs[BASELINE], config)):
+            sections = ", ".join(dict.fromkeys(key.split(".")[0] for key in different))
+            print(
+                f"{method} has other settings of {sections} than {BASELINE}, so they do not tell whether the unlabeled "
+                f"images help; advdrop train --method {method} --baseline does",
+                file=sys.stderr,
+            )
 
 
 def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome], answer: Answer | None = None) -> None:

@@ -12,6 +12,7 @@ from advdrop.lab.cli.compare import checked, print_plan
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.cli.report import write_page
 from advdrop.lab.config.config import RunConfig
+from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import places
 from advdrop.lab.engine.devices import resolve_auto
@@ -19,7 +20,7 @@ from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.records.measurement import Measurement
-from advdrop.lab.records.record import Ledger, Record, record_of
+from advdrop.lab.records.record import Ledger, Record, RecordError, record_of
 from advdrop.lab.report.collect import Results, check, results_of
 from advdrop.lab.report.formats import main_table, page
 from advdrop.lab.report.sections import gaps, orders, sentences
@@ -56,8 +57,9 @@ def run_reproduce(options: Reproduce) -> int:
         known = {"shape": examples.shape, "examples": len(examples.train), "data_dir": options.data_dir}
         configs[key] = suite.config(key, options.protocol, options.preset, **known)
         split_of(configs[key], examples)  # an error before anything is trained
-    left = without_record(configs, options, suite, ledger) if options.missing else configs
-    cells = {key: cell_of(key, config, options.out) for key, config in left.items()}
+    refuse_other_records(ledger, suite, data)
+    left = without_record(configs, options, suite, ledger, data) if options.missing else configs
+    cells = {key: cell_of(key, config, options.out, data[config.dataset]) for key, config in left.items()}
     most = places(options.scheduler) if options.scheduler else jobs_of(options.jobs or "auto", cells.values()).count
     jobs = Jobs(options.jobs or most, THREADS)
     if options.dry_run:
@@ -86,10 +88,10 @@ def tables_of(ledger: Ledger, suite: Suite) -> list[Results]:
     return results_of((record for record in ledger.records() if record.suite == suite.key), {suite.key: suite})
 
 
-def cell_of(key: Key, config: RunConfig, folder: Path) -> Cell:
+def cell_of(key: Key, config: RunConfig, folder: Path, data: DataSet) -> Cell:
     """Return a run with its directory. Suites that have a run in common share it."""
     name = f"{Path(config.dataset).stem}-{config.labels}-{config.method}-{config.seed}-{fingerprint(config)}"
-    return checked(Cell(str(key), resolve_auto(config), folder / name))
+    return checked(Cell(str(key), resolve_auto(config), folder / name), data)
 
 
 def place_of(key: Key, options: Reproduce, suite: Suite) -> dict[str, str]:
@@ -98,11 +100,27 @@ def place_of(key: Key, options: Reproduce, suite: Suite) -> dict[str, str]:
     return {**names, "column": key.column, "row": key.row}
 
 
+def refuse_other_records(ledger: Ledger, suite: Suite, data: Mapping[str, DataSet]) -> None:
+    """Raise an error if a record of the suite is of other data than those of its name now."""
+    for record in ledger.records():
+        if record.suite == suite.key and record.dataset in data and not is_of(record, data):
+            raise RecordError(
+                f"{ledger.path(record)} is the record of a run on other data: {record.dataset} has changed since; "
+                "delete it or choose another --results"
+            )
+
+
+def is_of(record: Record, data: Mapping[str, DataSet]) -> bool:
+    """Return True if a record is of the data of its name."""
+    return record.dataset_checksum == data[record.dataset].checksum
+
+
 def without_record(
-    configs: Mapping[Key, RunConfig], options: Reproduce, suite: Suite, ledger: Ledger
+    configs: Mapping[Key, RunConfig], options: Reproduce, suite: Suite, ledger: Ledger, data: Mapping[str, DataSet]
 ) -> dict[Key, RunConfig]:
     """Return the runs that have no record. A record of another suite with the same configuration is copied."""
-    records = {fingerprint(RunConfig.of({**record.config, "data_dir": None})): record for record in ledger.records()}
+    known = [record for record in ledger.records() if record.dataset in data and is_of(record, data)]
+    records = {fingerprint(RunConfig.of({**record.config, "data_dir": None})): record for record in known}
     left = {}
     for key, config in configs.items():
         if (record := records.get(fingerprint(config))) is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from advdrop.lab.choices import DATASETS
-from advdrop.lab.cli.answer import answer_for, is_own
+from advdrop.lab.cli.answer import answer_for, is_own, whole_run
 from advdrop.lab.cli.options import Recipe, Train
 from advdrop.lab.config.config import ConfigError, Data, RunConfig, expanded, explain, merged, overrides, read_yaml
 from advdrop.lab.config.recipes import recipe
@@ -44,7 +44,7 @@ def run_train(options: Train) -> int:
     """Train one network, or continue a run."""
     data = None
     if options.resume is not None:
-        path, result = options.resume, resume(options.resume, options)
+        path, result = resume(options.resume, options)
     else:
         if options.name is not None:
             check_name(options.name)
@@ -71,8 +71,11 @@ def run_train(options: Train) -> int:
             f"{result['dataset']}, {result['updates']:,} updates in {duration(result['seconds'])})\nwritten to {path}",
             flush=True,
         )
-        wanted = is_own(RunDirectory.open(path).config.dataset) if options.baseline is None else options.baseline
-        if wanted and (answer := answer_for(path, data, not options.quiet)):
+        run = RunDirectory.open(path)
+        wanted = is_own(run.config.dataset) if options.baseline is None else options.baseline
+        if options.resume is not None:
+            run = whole_run(run)
+        if wanted and (answer := answer_for(run, data, not options.quiet)):
             print(answer.text)
     return 0
 
@@ -89,16 +92,18 @@ def check_name(name: str) -> None:
         )
 
 
-def resume(path: Path, options: Train) -> dict[str, Any]:
-    """Continue a run with the configuration that it was started with, or extend it."""
+def resume(path: Path, options: Train) -> tuple[Path, dict[str, Any]]:
+    """Continue a run with the configuration that it was started with, or extend it. Return its path and its result."""
     given = [field.name for field in fields(options) if getattr(options, field.name) != field.default.default]  # type: ignore[union-attr]
     if ignored := sorted({*given} - {"resume", "updates", "quiet", "data_dir", "baseline"}):
         names = ", ".join(f"--{name.replace('_', '-').strip('-')}" for name in ignored)
         raise ValueError(f"--resume uses the configuration of the run; leave out {names}")
-    config = RunDirectory.open(path).config
+    run = RunDirectory.open(path)
+    config = run.config
     if options.data_dir is not None:
         config = config.model_copy(update={"data_dir": options.data_dir})
-    return train(config, path, resume=True, updates=options.updates, progress=not options.quiet)
+    # An extended run takes the place of the old one, so that a relative path such as "." may be of neither.
+    return run.path, train(config, run.path, resume=True, updates=options.updates, progress=not options.quiet)
 
 
 def started_from(path: Path, values: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class Method(Section):
     semi_supervised: ClassVar[bool] = True
     adversarial_dropout: ClassVar[bool] = False  # whether it is the paper's method
     own_loss: ClassVar[bool] = False  # whether it contains the loss of the labels, so that none is added
+    own_statistics: ClassVar[bool] = False  # whether it updates the running statistics of batch norm by itself
     recipe: ClassVar[Mapping[str, Any]] = {}  # settings that the method needs, over those of the data set
     term: ClassVar[str]  # the name of its class in the library
 
@@ -285,6 +286,7 @@ class Gamma(Method):
 class Ladder(Method):
     """Ladder network: tell each layer without noise from the noisy layer and the layer above."""
 
+    own_statistics = True
     recipe = {
         "data": {"standardize": False, "overlap": True, "pad_crop": 0},
         "network": {"name": "ladder", "p": 0.0},

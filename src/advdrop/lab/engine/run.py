@@ -39,6 +39,7 @@ from advdrop.lab.engine.training import DivergedError, History, Recorder, Traini
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
 from advdrop.randomness import borrowed_noise, derived_seed
+from advdrop.step.batch_norm import PASSES, RunningStatistics
 from advdrop.trust import Trust
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def training_of(
     refuse_too_large(config, data)
     torch.manual_seed(derived_seed(config.seed, "initialisation"))  # spelled as in the committed records
     network = set_memory_format(blended(config, data.shape, len(data.classes)), config.engine.memory_format)
+    refuse_stale_statistics(config, network)
     companion = None
     if isinstance(network, Blend):
         companion = Companion(network, data.train, split, preprocess, config.seed)
@@ -303,6 +305,18 @@ def refuse_too_large(config: RunConfig, data: DataSet) -> None:
         )
 
 
+def refuse_stale_statistics(config: RunConfig, network: nn.Module) -> None:
+    """Raise an error if the network has running statistics for the evaluation, and nothing would ever update them."""
+    terms = config.objective.terms.chosen().values()
+    made = {*PASSES} if terms or config.objective.entropy else {"labeled"}  # a term may make any pass
+    updated = made.intersection(config.objective.updating) or any(term.own_statistics for term in terms)
+    if not updated and RunningStatistics(network.modules()).layers:
+        raise ConfigError(
+            f"objective.updating=[{', '.join(config.objective.updating)}] has no pass of the method {config.method}, "
+            "so the running statistics of batch norm would stay as they are; add labeled"
+        )
+
+
 def trained(
     path: Path, data_dir: Path | None = None, dataset: str | None = None
 ) -> tuple[nn.Module, DataSet, Preprocess]:
@@ -313,7 +327,7 @@ def trained(
     run = RunDirectory.open(path)
     config, model = run.config, load_model(path)
     data = load_data(config, data_dir, dataset, download=False)
-    _refuse_other_data(run, data)
+    refuse_other_data(run, data)
     return model.network, data, model.preprocess
 
 
@@ -331,7 +345,8 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
     }
 
 
-def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
+def refuse_other_data(run: RunDirectory, data: DataSet) -> None:
+    """Raise an error if these are not the data of the run: its training images may be among their test images."""
     if run.split.dataset != data.checksum:
         raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
     with reading(run.path / "split.npz", RunError, DAMAGED):
@@ -341,4 +356,4 @@ def _refuse_other_data(run: RunDirectory, data: DataSet) -> None:
 def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:
     if different := run.config.differences(config):
         raise RunError(f"{run.path} was started with another {', '.join(different)}; resume it as it was")
-    _refuse_other_data(run, data)
+    refuse_other_data(run, data)

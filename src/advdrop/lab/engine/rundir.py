@@ -164,13 +164,13 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """Return an existing run."""
-        path = Path(path)
-        if not path.exists():
-            _sweep(path.parent)  # it may be back then
-        if not (path / "config.yaml").is_file():
+        """Return an existing run. Its path has a name, also for ``.``, see ``at``."""
+        run = cls.at(path)
+        if not run.path.exists():
+            _sweep(run.path.parent)  # it may be back then
+        if not (run.path / "config.yaml").is_file():
             raise RunError(f"{path} is not a run: it has no config.yaml")
-        return cls(path)
+        return run
 
     def refuse_to_replace(self, force: bool) -> None:
         """Raise an error if the directory exists, unless it is a run and ``force`` is set."""

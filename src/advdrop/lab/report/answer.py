@@ -3,8 +3,9 @@
 What is compared: the test error of a method that uses unlabeled images with that of ``dropout``, which learns from the
 same labels alone. Both have the same network, number of updates, augmentation and seeds, and predict the same test
 images. No training step sees a test image. What differs is the whole method: where its terms help with the labeled
-images as well, that counts too. The method is the last one of ``advdrop compare --methods``, whatever the errors are,
-so that nothing is chosen with the test images. For the interval see ``paired_images`` in ``statistics.py``.
+images as well, that counts too. The method is the last one of ``advdrop compare --methods`` that uses unlabeled images
+and differs from ``dropout`` in nothing else (see ``unlike``), whatever the errors are, so that nothing is chosen with
+the test images. For the interval see ``paired_images`` in ``statistics.py``.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from advdrop.lab.config.config import first_error
+from advdrop.lab.config.config import RunConfig, first_error
 from advdrop.lab.config.terms import METHODS, Count, NotNegative, Number, Section, Whole
 from advdrop.lab.files import read_json
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.collect import LOOSE, Results, config_in
 from advdrop.lab.report.statistics import Difference, paired
+from advdrop.lab.suites.suite import HABITS, MACHINE
 
 FILE = "answer.json"
 BASELINE = "dropout"
 """The method that learns from the labels alone."""
+OF_THE_METHOD = ("method", "objective.terms", "objective.ramp", "objective.entropy", "objective.updating")
+"""The keys of a configuration in which a method and its baseline may differ."""
 MOST_EXAMPLES = 12
 MOST_CLASSES = 1000
 Percent = Annotated[Number, Field(ge=0, le=100)]
@@ -138,18 +142,25 @@ def answer_in_words(results: Results) -> str:
     return f"{start}: {text}, {points_in_words(points.mean, points.margin)} ({found.n} seeds)."
 
 
+def unlike(one: RunConfig, other: RunConfig) -> list[str]:
+    """Return the keys in which two runs of a seed differ beside their method. With any, no answer comes from them."""
+    ignored = (*OF_THE_METHOD, *MACHINE, *HABITS, "seed")
+    return [key for key in one.differences(other) if not key.startswith(ignored)]
+
+
 def _rivals(results: Results) -> tuple[str, str] | None:
-    """Return the row of the labels alone and the last row that uses unlabeled images, if there are both."""
-    rows = {key: results.suite.rows[key].method or "" for key in results.measured}
+    """Return the row of the labels alone and the last row that uses unlabeled images and is like it, if any."""
     if results.suite.key != LOOSE or not counts(results).get("unlabeled", 1):
         return None
-    baselines = [key for key, method in rows.items() if method == BASELINE]
-    others = [
-        key
-        for key, method in rows.items()
-        if method != BASELINE and any(METHODS[t].semi_supervised for t in method.split("+"))
-    ]
-    return (baselines[0], others[-1]) if len(baselines) == 1 and others else None
+    rows = {key: results.suite.rows[key].method or "" for key in results.measured}
+    configs = {key: config_in(results.of_row(key)[0]) for key in rows}  # they differ in their seeds alone
+    for other, method in reversed(rows.items()):
+        if method == BASELINE or not any(METHODS[term].semi_supervised for term in method.split("+")):
+            continue
+        alike = [key for key in rows if rows[key] == BASELINE and not unlike(configs[key], configs[other])]
+        if len(alike) == 1:
+            return alike[0], other
+    return None
 
 
 def counts(results: Results) -> dict[str, int]:

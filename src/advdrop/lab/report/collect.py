@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,10 +200,10 @@ def results_of(records: Iterable[Record], own: Mapping[str, Suite] | None = None
     """Group records into tables; ``own`` has the suites that are not part of the package."""
     known = {name: ORDER.index(name) for name in suites()} | dict.fromkeys(own or {}, len(ORDER))
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
-    loose: dict[tuple[str, str, int], list[Record]] = defaultdict(list)
+    loose: dict[tuple[str, str, int, str], list[Record]] = defaultdict(list)
     for record in records:
         if record.suite is None:
-            loose[record.dataset, str(record.labels), record.updates].append(record)
+            loose[record.dataset, str(record.labels), record.updates, record.dataset_checksum].append(record)
         elif record.suite in known:
             groups[record.suite, str(record.protocol), record.preset].append(record)
         else:
@@ -214,10 +214,14 @@ def results_of(records: Iterable[Record], own: Mapping[str, Suite] | None = None
         suite, found = (own or {}).get(name) or Suite.load(name), groups[name, protocol, preset]
         for record in found:
             check(record, suite)
+        refuse_different_data(found)
         placed = [((str(record.row), str(record.column)), record) for record in found]
         tables.append(table_of(suite, protocol, preset, placed))
-    lengths = Counter((dataset, labels) for dataset, labels, _ in loose)
-    return tables + [_loose_table(loose[key], lengths[key[:2]] > 1) for key in sorted(loose)]
+    for key in sorted(loose):
+        alike = [other for other in loose if other[:2] == key[:2]]
+        lengths, contents = ({other[place] for other in alike} for place in (2, 3))
+        tables.append(_loose_table(loose[key], len(lengths) > 1, len(contents) > 1))
+    return tables
 
 
 def check(record: Record, suite: Suite) -> None:
@@ -231,6 +235,18 @@ def check(record: Record, suite: Suite) -> None:
         raise RecordError(f"the record {record.name} is of a run that {suite.key} does not have: {error}") from None
     if different := differences(expected, config_in(record)):
         raise RecordError(f"the record {record.name} is of a run with another {', '.join(different)} than the suite's")
+
+
+def refuse_different_data(records: Iterable[Record]) -> None:
+    """Raise an error if two records of a column are of different data, so that their errors cannot be compared."""
+    first: dict[str | None, Record] = {}
+    for record in records:
+        other = first.setdefault(record.column, record)
+        if other.dataset_checksum != record.dataset_checksum:
+            raise RecordError(
+                f"the records {other.name} and {record.name} are of different data, though both are called "
+                f"{record.dataset}; leave one of them out"
+            )
 
 
 def config_of(suite: Suite, record: Record, protocol: str, preset: Any) -> RunConfig:
@@ -373,10 +389,18 @@ def flat(config: RunConfig) -> dict[str, Any]:
     return pairs(config.model_dump(mode="json", exclude={"data_dir"}), "")
 
 
-def _loose_table(records: Sequence[Record], several: bool) -> Results:
-    """Make a table of runs of one data set and one length that belong to no suite, with a row for each method."""
+def _loose_table(records: Sequence[Record], lengths: bool, contents: bool) -> Results:
+    """Make a table of runs of one data set and one length that belong to no suite, with a row for each method.
+
+    Args:
+        records: the runs.
+        lengths: whether there are runs of other lengths, so that the title says the length.
+        contents: whether there are runs on other data of that name, so that the title begins their checksum.
+    """
     first, labels = records[0], _labels(records)
-    title = f"{Path(first.dataset).stem}, {first.labels} labels" + (f", {first.updates:,} updates" if several else "")
+    title = f"{Path(first.dataset).stem}, {first.labels} labels"
+    title += f", {first.updates:,} updates" if lengths else ""
+    title += f", data {first.dataset_checksum[:8]}" if contents else ""
     keys = [re.sub(r"[^\w.+-]+", "-", label) for label in labels]
     methods = {key: record.method for key, record in zip(keys, records, strict=True)}
     rivals = [key for rival in ("pi", "vat", "dropout") for key, method in methods.items() if method == rival]

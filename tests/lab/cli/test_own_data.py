@@ -75,11 +75,12 @@ def test_a_folder_as_people_have_it(capsys, tmp_path):
     assert "read 80 of 83 images: " in out
     assert "converted to RGB, 3 skipped (unlabeled/cut.jpg: " in out
     assert "76 training examples of (3, 60, 60)" in out
-    assert "16 of them labeled, 4 test examples, classes Kreis ●, 正方形" in out
+    assert "16 of them labeled, 4 test examples, 2 classes: Kreis ●, 正方形" in out
     code, out, err = says(capsys, "train", "first", "--dataset", "pictures", *ALONE, "--size", "20", *SMALL)
     assert code == 0
     assert "become 20×20, in color" in err
     assert "read 80 of 83 images: 80 resized" in err
+    assert err.count("2 classes: Kreis ●, 正方形\n") == 1
     config = RunDirectory.open(tmp_path / "runs/first").config
     assert (config.labels, config.data.size, config.data.color) == ("all", (20, 20), "rgb")
     assert says(capsys, "evaluate", "runs/first")[0] == 0

@@ -146,7 +146,7 @@ def dataset_of(values: Mapping[str, Any], options: Recipe) -> DataSet:
         download=not options.dry_run,
         progress=not options.quiet,
     )
-    for note in data.notes:
+    for note in (*data.notes, *([data.classes_in_words] if is_own(values["dataset"]) else [])):
         print(note, file=sys.stderr)
     return data
 

@@ -18,6 +18,7 @@ from advdrop.lab.data.examples import (
     Examples,
     check_memory,
     reading,
+    shortened,
 )
 
 
@@ -112,7 +113,10 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     positions = np.where(known, np.searchsorted(classes, y_train), UNLABELED)
     train_examples = Examples.of(features(train.where, train.x), positions)
     test_examples = Examples.of(features(test.where, test.x), np.searchsorted(classes, y_test))
-    return DataSet(name, train_examples, test_examples, names)
+    untested = [names[label] for label in range(len(names)) if not (test_examples.y == label).any()]
+    advice = "give each class five examples or more, or test examples of its own"
+    notes = (f"no test example of {shortened(untested)}: errors there are not measured; {advice}",) if untested else ()
+    return DataSet(name, train_examples, test_examples, names, notes)
 
 
 def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:

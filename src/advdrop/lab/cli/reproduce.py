@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from advdrop.lab.cli.compare import checked, print_plan
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.cli.report import write_page
+from advdrop.lab.cli.train import dataset_of, how_to_read
 from advdrop.lab.config.config import RunConfig
-from advdrop.lab.data.sources import load
+from advdrop.lab.config.recipes import facts
+from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.cluster import places
 from advdrop.lab.engine.devices import resolve_auto
 from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
@@ -48,14 +51,11 @@ def run_reproduce(options: Reproduce) -> int:
     suite, ledger, progress = Suite.load(options.suite), Ledger(options.results), not options.quiet
     tables_of(ledger, suite)  # an error before anything is trained, if there are records of an older suite
     keys = list(suite.cells(options.protocol, options.only, options.columns, options.seeds))
-    names = dict.fromkeys(suite.columns[key.column].dataset for key in keys)
-    data = {name: load(name, options.data_dir, download=not options.dry_run, progress=progress) for name in names}
-    configs = {}
+    data, configs = data_of(suite, keys, options), {}
     for key in keys:
-        examples = data[suite.columns[key.column].dataset]
-        known = {"shape": examples.shape, "examples": len(examples.train), "data_dir": options.data_dir}
+        known = facts(data[key]) | {"data_dir": options.data_dir}
         configs[key] = suite.config(key, options.protocol, options.preset, **known)
-        split_of(configs[key], examples)  # an error before anything is trained
+        split_of(configs[key], data[key])  # an error before anything is trained
     left = without_record(configs, options, suite, ledger) if options.missing else configs
     cells = {key: cell_of(key, config, options.out) for key, config in left.items()}
     most = places(options.scheduler) if options.scheduler else jobs_of(options.jobs or "auto", cells.values()).count
@@ -79,6 +79,20 @@ def run_reproduce(options: Reproduce) -> int:
     if failed:
         print(f"advdrop: {len(failed)} runs failed; the same command tries them again", file=sys.stderr)
     return 1 if failed else 0
+
+
+def data_of(suite: Suite, keys: Iterable[Key], options: Reproduce) -> dict[Key, DataSet]:
+    """Load the data of each run. Runs that read the same files in the same way share them."""
+    read: dict[tuple[Any, ...], DataSet] = {}
+    found = {}
+    for key in keys:
+        what = {"dataset": suite.columns[key.column].dataset, "data_dir": options.data_dir, "unlabeled": None}
+        values = {**suite.settings(key, options.protocol), **what}
+        how = (what["dataset"], *how_to_read(values).values())
+        if how not in read:
+            read[how] = dataset_of(values, options)
+        found[key] = read[how]
+    return found
 
 
 def tables_of(ledger: Ledger, suite: Suite) -> list[Results]:

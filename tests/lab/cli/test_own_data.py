@@ -123,6 +123,13 @@ def test_a_suite_of_pictures_uses_those_without_a_label(capsys, tmp_path, given)
     assert says(capsys, "report", "results", "mine.yaml")[0] == 0  # its record is that of the suite
 
 
+def test_a_class_with_too_few_labels_is_called_by_its_name(capsys, tmp_path):
+    folder_of(tmp_path / "pictures", 40, classes=("cat", "dog"))
+    code, _, err = says(capsys, "train", "--dataset", "pictures", "--labels", "12", *ALONE, *SMALL)
+    assert code == 2
+    assert "labels=12 would take 6 labeled images of class cat, which has 4; ask for fewer" in err
+
+
 def test_a_comparison_of_pictures_and_its_workers_read_them_in_the_same_way(capsys, tmp_path):
     folder_of(tmp_path / "pictures", 40)
     folder_of(tmp_path / "more", 8, seed=2)

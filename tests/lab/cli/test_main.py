@@ -471,15 +471,21 @@ def test_your_own_half_labeled_npz_trains(capsys, tmp_path, monkeypatch):
     np.savez(tmp_path / "own.npz", x_train=x, y_train=half, x_test=x[:30], y_test=y[:30])
     typed = ["train", "--dataset", "own.npz", "--labels", "all", "--updates", "5", "--quiet"]
     code, out, err = advdrop_says(capsys, *typed)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "3 classes: 0, 1, 2\n")
     split = RunDirectory.open(tmp_path / "runs" / "own-all-vadd-qe-0").split
     assert (len(split.labeled), len(split.unlabeled)) == (60, 30)
     monkeypatch.chdir(tmp_path / "runs")  # a run knows where its data are
     code, out, err = advdrop_says(capsys, "evaluate", "own-all-vadd-qe-0")
     assert (code, err) == (0, "")
     (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
-    assert advdrop_says(capsys, "evaluate", "own-all-vadd-qe-0")[0] == 2
-    assert advdrop_says(capsys, "evaluate", "own-all-vadd-qe-0", "--dataset", "../moved.npz")[0] == 0
+    for command in ("evaluate", "explain", "audit"):
+        code, _, err = advdrop_says(capsys, command, "own-all-vadd-qe-0")
+        assert code == 2
+        assert (
+            f"was trained on {tmp_path / 'own.npz'}, which is not there any more; put it back, or give its new" in err
+        )
+        assert advdrop_says(capsys, command, "own-all-vadd-qe-0", "--dataset", "../moved.npz")[0] == 0
+    assert "put it back" in advdrop_says(capsys, "train", "--resume", "own-all-vadd-qe-0", "--updates", "9")[2]
     code, out, _ = advdrop_says(capsys, "data", "check", "../moved.npz")
     assert "90 training examples of (3,), 60 of them labeled" in out
 

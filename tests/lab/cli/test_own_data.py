@@ -1,5 +1,6 @@
 """Your own pictures, from a folder as people have it to a run that goes on."""
 
+import json
 import struct
 import warnings
 import zlib
@@ -12,6 +13,7 @@ from advdrop.lab.cli.main import main
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.engine import RunDirectory
 from advdrop.lab.engine.jobs import cached_data
+from advdrop.lab.records.record import record_of
 from advdrop.lab.suites.suite import OPTIONAL
 from runs import tiny
 
@@ -75,11 +77,12 @@ def test_a_folder_as_people_have_it(capsys, tmp_path):
     assert "read 80 of 83 images: " in out
     assert "converted to RGB, 3 skipped (unlabeled/cut.jpg: " in out
     assert "76 training examples of (3, 60, 60)" in out
-    assert "16 of them labeled, 4 test examples, classes Kreis ●, 正方形" in out
+    assert "16 of them labeled, 4 test examples, 2 classes: Kreis ●, 正方形" in out
     code, out, err = says(capsys, "train", "first", "--dataset", "pictures", *ALONE, "--size", "20", *SMALL)
     assert code == 0
     assert "become 20×20, in color" in err
     assert "read 80 of 83 images: 80 resized" in err
+    assert err.count("2 classes: Kreis ●, 正方形\n") == 1
     config = RunDirectory.open(tmp_path / "runs/first").config
     assert (config.labels, config.data.size, config.data.color) == ("all", (20, 20), "rgb")
     assert says(capsys, "evaluate", "runs/first")[0] == 0
@@ -93,6 +96,38 @@ def test_a_folder_as_people_have_it(capsys, tmp_path):
     second = RunDirectory.open(tmp_path / "runs/second").config
     assert (second.data.size, second.network) == ((20, 20), config.network)
     assert second.start.run == tmp_path / "runs/first"
+
+
+@pytest.mark.parametrize("given", [{}, {"data": {"size": 20, "color": "gray"}}])
+def test_a_suite_of_pictures_uses_those_without_a_label(capsys, tmp_path, given):
+    folder_of(tmp_path / "pictures", 40)
+    settings = {"training": {"updates": 2, "epoch_updates": 2}, "engine": {"accelerator": "cpu"}, **given}
+    suite = {
+        **dict.fromkeys(("title", "about", "source"), "mine"),
+        "repeats": 1,
+        "columns": {"few": {"name": "few", "dataset": "pictures", "labels": "all"}},
+        "rows": {"pi": {"name": "pi", "method": "pi", "settings": {"network": {"name": "mlp", "hidden": [8]}}}},
+        "protocols": {"short": {"about": "2 updates", "seeds": 1, "settings": settings}},
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps(suite))
+    code, _, err = says(capsys, "reproduce", "mine.yaml", "--preset", "robust", "--jobs", "1", "--quiet")
+    assert code == 0
+    run = RunDirectory.open(next((tmp_path / "runs/reproduce").glob("pictures-all-pi-0-*")))
+    assert run.config.training.unlabeled > 0
+    assert run.config.data.color == ("gray" if given else "rgb")
+    assert run.config.data.size == tuple(run.result["shape"][1:])
+    if given:
+        assert run.result["shape"] == [1, 20, 20]
+    assert record_of(run).half_labeled
+    assert err.count("2 classes: ") == 1
+    assert says(capsys, "report", "results", "mine.yaml")[0] == 0  # its record is that of the suite
+
+
+def test_a_class_with_too_few_labels_is_called_by_its_name(capsys, tmp_path):
+    folder_of(tmp_path / "pictures", 40, classes=("cat", "dog"))
+    code, _, err = says(capsys, "train", "--dataset", "pictures", "--labels", "12", *ALONE, *SMALL)
+    assert code == 2
+    assert "labels=12 would take 6 labeled images of class cat, which has 4; ask for fewer" in err
 
 
 def test_a_comparison_of_pictures_and_its_workers_read_them_in_the_same_way(capsys, tmp_path):

@@ -34,8 +34,6 @@ def test_image_folder_with_train_and_test(tmp_path):
     draw(tmp_path / "unlabeled/x/1.png", 99)
     draw(tmp_path / "train/.hidden/1.png", 3)
     draw(tmp_path / "train/a/.hidden.png", 3)
-    (tmp_path / "train/a/notes.txt").write_text("no image")
-    (tmp_path / "train/empty").mkdir()
     data = read_images(tmp_path)
     assert data.name == tmp_path.name
     assert data.classes == ("a", "b")
@@ -43,7 +41,89 @@ def test_image_folder_with_train_and_test(tmp_path):
     assert data.train.x[:, 0, 0, 0].tolist() == [5, 10, 20, 99]
     assert data.train.y.tolist() == [0, 1, 1, -1]
     assert (data.test.x.max(), data.test.y.tolist()) == (1, [0])
-    assert data.notes == ("images of 4×3 pixels, gray", "read 5 images")
+    assert data.notes == (
+        "no test example of b: errors there are not measured; give each class five examples or more, or test examples "
+        "of its own",
+        "images of 4×3 pixels, gray",
+        "read 5 images",
+    )
+
+
+@pytest.mark.parametrize(("train", "test"), [("Train", "TEST"), ("training", "testing"), ("train", "Testing")])
+def test_train_and_test_have_other_names_too(tmp_path, train, test):
+    for name in (f"{train}/a/1.png", f"{train}/b/1.png", f"{test}/a/1.png", f"{test}/b/1.png"):
+        draw(tmp_path / name)
+    data = read_images(tmp_path)
+    assert data.classes == ("a", "b")
+    assert (len(data.train), len(data.test)) == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "Validation"])
+def test_images_for_validation_are_for_testing_if_no_others_are(tmp_path, name):
+    for path in ("train/a/1.png", "train/b/1.png", f"{name}/a/1.png", f"{name}/b/1.png"):
+        draw(tmp_path / path)
+    data = read_images(tmp_path)
+    assert len(data.test) == 2
+    assert data.notes[0] == f"the images in {tmp_path / name} are for testing: there is no folder test"
+    draw(tmp_path / "test/a/1.png")
+    assert len(read_images(tmp_path).test) == 1
+
+
+@pytest.mark.parametrize("name", ["test", "Testing", "val"])
+def test_a_test_folder_beside_classes_is_no_class(tmp_path, name):
+    for label in ("a", "b", f"{name}/a", f"{name}/b"):
+        for i in range(5):
+            draw(tmp_path / label / f"{i}.png")
+    with pytest.raises(DataError, match=rf"has a folder {name}, but no folder train; move .* into train/, or give"):
+        read_images(tmp_path)
+
+
+def test_two_folders_for_training_are_refused(tmp_path):
+    draw(three(tmp_path) / "Training/a/1.png")
+    with pytest.raises(DataError, match="has a folder Training and a folder train; keep one of them"):
+        read_images(tmp_path)
+
+
+def test_files_and_folders_that_are_not_read_are_told(tmp_path):
+    for name in ("train/c/1.HEIC", "train/c/2.heic", "train/a/notes.txt", "README", "test/a/1.avif"):
+        path = three(tmp_path) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("no image")
+    (tmp_path / "unlabeled").mkdir()
+    data = read_images(tmp_path)
+    assert data.classes == ("a", "b")
+    assert data.notes[:3] == (
+        f"{tmp_path / 'train/c'} is ignored: it has no picture that can be read",
+        f"{tmp_path / 'unlabeled'} is ignored: it has no picture that can be read",
+        "5 files are not pictures that can be read (.avif, .heic, .txt, no ending): train/a/notes.txt, train/c/1.HEIC, "
+        "train/c/2.heic, 2 more",
+    )
+
+
+def test_what_systems_put_into_folders_is_not_told(tmp_path):
+    for name in (".DS_Store", "train/a/Thumbs.db", "train/b/desktop.ini", "train/b/._1.png", "test/.git/config"):
+        path = three(tmp_path) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("no image")
+    assert [note for note in read_images(tmp_path).notes if "ignored" in note or "not a picture" in note] == []
+
+
+def test_other_files_among_unlabeled_images_elsewhere_are_told(tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/1.heic").write_text("no image")
+    told = f"1 file is not a picture that can be read (.heic): {tmp_path / 'more/1.heic'}"
+    with pytest.raises(DataError, match="has no images; 1 file is not a picture") as caught:
+        read_images(three(tmp_path / "data"), unlabeled=tmp_path / "more")
+    assert told in str(caught.value)
+    draw(tmp_path / "more/2.png")
+    assert told in read_images(tmp_path / "data", unlabeled=tmp_path / "more").notes
+
+
+def test_classes_without_a_test_image_are_told(tmp_path):
+    for label, count in (("a", 5), ("b", 4), ("c", 5)):
+        for i in range(count):
+            draw(tmp_path / label / f"{i}.png")
+    assert read_images(tmp_path).notes[0].startswith("no test example of b: errors there are not measured")
 
 
 def test_class_folders_may_be_links(tmp_path):

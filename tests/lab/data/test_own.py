@@ -87,7 +87,37 @@ def test_other_numbers_are_features(dtype):
     assert values.dtype == np.float32
     assert values.tolist() == [[1, 0], [0, 1]]
     if dtype is not np.uint8:
-        assert features("x", np.zeros((2, 5, 6, 3), dtype)).shape == (2, 5, 6, 3)
+        assert features("x", np.zeros((2, 5, 6), dtype)).shape == (2, 5, 6)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.float16, np.float64])
+@pytest.mark.parametrize(("shape", "at"), [((2, 4, 5, 3), (1, 2, 3, 0)), ((2, 3, 4, 5), (1, 0, 2, 3))])
+def test_images_of_other_numbers_get_their_channels_first_too(shape, at, dtype):
+    x = pixels(*shape).astype(dtype)
+    images = features("x", x)
+    assert (images.shape, images.dtype) == ((2, 3, 4, 5), np.float32)
+    assert images[1, 0, 2, 3] == x[at]
+    with pytest.raises(DataError, match=r"x: float64 of \(2, 3, 5, 3\) could have its channels first or last"):
+        features("x", np.zeros((2, 3, 5, 3)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "told"),
+    [
+        ((4, 5), float, []),
+        ((4, 5, 6), np.uint8, []),
+        ((4, 5, 6, 3), np.uint8, []),
+        ((4, 5, 6), float, ["numbers (5, 6) are taken for rows of 30 in a table; save images as uint8 from 0 to 255"]),
+        (
+            (4, 5, 6, 3),
+            float,
+            ["numbers (C, H, W) = (3, 5, 6) are taken for images; only models of uint8 images classify picture files"],
+        ),
+    ],
+)
+def test_what_other_numbers_are_taken_for_is_told(tmp_path, shape, dtype, told):
+    x = np.zeros(shape, dtype)
+    assert list(read_npz(npz(tmp_path / "a.npz", **simple(x_train=x, x_test=x[:2]))).notes) == told
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])

@@ -27,6 +27,9 @@ def one_pixel(mode, value):
         ("RGBA", (0, 0, 0, 51), [204], [204] * 3),  # a fifth of black on white
         ("CMYK", (0, 0, 0, 255), [0], [0] * 3),
         ("I", 257 * 7, [7], [7] * 3),
+        ("I", 255, [255], [255] * 3),  # 32 bits that hold what fits into 8
+        ("I", 256, [0], [0] * 3),
+        ("I;16", 255, [0], [0] * 3),  # nearly black
         ("I;16", 65535, [255], [255] * 3),
     ],
 )

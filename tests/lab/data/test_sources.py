@@ -289,6 +289,12 @@ def test_own_files_and_folders(tmp_path):
     assert load(tmp_path / "pictures").classes == ("a", "b")
 
 
+def test_one_picture_is_no_data_set(tmp_path):
+    Image.new("L", (2, 2)).save(tmp_path / "photo.PNG")
+    with pytest.raises(DataError, match=r"photo.PNG is one picture; give a folder that has a folder of pictures"):
+        load(tmp_path / "photo.PNG")
+
+
 def test_a_folder_called_like_a_source_needs_a_dot(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "digits.npz", **arrays())

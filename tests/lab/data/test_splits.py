@@ -111,6 +111,7 @@ def test_all_labels_of_some_images_leave_the_other_images_unlabeled():
         ([0, 0, 1, 1], "all", {"validation": 4}, "labels=all and validation=4 would take 3 labeled images of class 0"),
         ([0, 0, 2], "all", {}, "of class 1, which has 0; give each class an image with a label"),
         ([0, 1], "all", {"classes": 3}, "of class 2, which has 0"),
+        ([0, 1], "all", {"classes": 3, "names": ["cat", "dog", "fox"]}, "of class fox, which has 0"),
         ([0, 1, 2], 2, {}, "labels=2 cannot be shared by 3 classes: each needs one at least"),
         ([0, 1, 2], 0, {}, "labels=0 cannot be shared"),
         ([0, 1, 2], -3, {}, "labels=-3 cannot be shared"),

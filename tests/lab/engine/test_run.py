@@ -249,7 +249,7 @@ def test_an_existing_run_is_never_mixed_or_replaced_unasked(tmp_path):
 
 
 def test_bad_labels_leave_nothing_behind(tmp_path):
-    with pytest.raises(ValueError, match="class 0, which has 20"):
+    with pytest.raises(ValueError, match="class a, which has 20"):
         run(tmp_path / "r", labels=90)
     assert list(tmp_path.iterdir()) == []
 

@@ -57,6 +57,8 @@ def another(value):
         return [*value, {"cpu": "another"}]
     if isinstance(value, tuple):
         return (*value, 1)
+    if isinstance(value, bool):
+        return not value
     return "A" if value is None else f"{value}0" if isinstance(value, str) else value + 1
 
 

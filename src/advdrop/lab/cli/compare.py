@@ -43,7 +43,7 @@ def run_compare(options: Compare) -> int:
     refuse_foreign(folder / "report.html", ".html")
     refuse_foreign_results(folder / "compare.json")
     if options.dry_run:
-        print_plan(["method", "seed"], cells, jobs, {cell.config.dataset: data for cell in cells.values()})
+        print_plan(["method", "seed"], cells, jobs, dict.fromkeys(cells, data))
         return 0
     try:
         outcomes = dict(run_cells(cells, jobs, data, progress=not options.quiet))
@@ -125,7 +125,7 @@ def checked(cell: Cell, data: DataSet) -> Cell:
 
 
 def print_plan(
-    head: Sequence[str], cells: Mapping[Any, Cell], jobs: Jobs, data: Mapping[str, DataSet], recorded: int = 0
+    head: Sequence[str], cells: Mapping[Any, Cell], jobs: Jobs, data: Mapping[Any, DataSet], recorded: int = 0
 ) -> None:
     """Print the runs, and estimate the time that they take.
 
@@ -133,13 +133,13 @@ def print_plan(
         head: the names of the parts of a key.
         cells: the runs. The last part of a key is the seed, which makes no difference to the time.
         jobs: how many run at a time.
-        data: the data sets by name.
+        data: the data of each run.
         recorded: the number of other runs, which have a record.
     """
     left = {key: cell for key, cell in cells.items() if not cell.finished}
-    kinds = {key[:-1]: cell.config for key, cell in left.items()}
+    kinds = {key[:-1]: key for key in left}
     torch.set_num_threads(jobs.threads)
-    seconds = {kind: estimate(config, data[config.dataset]).seconds for kind, config in kinds.items()}
+    seconds = {kind: estimate(left[key].config, data[key]).seconds for kind, key in kinds.items()}
     rows = []
     for key, cell in cells.items():
         about = duration(seconds[key[:-1]]) if key in left else "done"

@@ -41,6 +41,6 @@ def run_check(options: DataCheck) -> int:
     labeled = int((data.train.y >= 0).sum())
     print(
         f"{options.dataset}: {len(data.train):,} training examples of {data.shape}, {labeled:,} of them labeled, "
-        f"{len(data.test):,} test examples, classes {', '.join(data.classes)}"
+        f"{len(data.test):,} test examples, {data.classes_in_words}"
     )
     return 0

@@ -50,6 +50,7 @@ _jobs = partial(_machine, None, "Number of runs at a time.", min=1, max=1000, sh
 _file = partial(_option, panel="Files", callback=_home)
 _data_dir = partial(_file, None, "Folder of the data files.", show_default="$ADVDROP_DATA, else a cache folder")
 _moved = partial(_file, None, "Folder of the data files, if they were moved.")
+_moved_data = partial(_option, None, "Path of your own data, if they were moved.", panel="Files")
 _quiet = partial(_option, False, "Show no progress.", "--quiet")
 _dry_run = partial(_option, False, "Train nothing; show what would be trained and how long it would take.", "--dry-run")
 
@@ -240,7 +241,7 @@ class Evaluate:
 
     run: Path = Argument(..., help="Directory of a finished run.")
     data_dir: Path | None = _moved()
-    dataset: str | None = _option(None, "Path of your own data, if they were moved.", panel="Files")
+    dataset: str | None = _moved_data()
 
 
 @dataclass(kw_only=True)
@@ -254,6 +255,7 @@ class Explain:
 
     run: Path = Argument(..., help="Directory of a finished run.")
     data_dir: Path | None = _moved()
+    dataset: str | None = _moved_data()
     image: int = _option(0, "Number of the test image, from 0 on.")
     out: Path | None = _file(None, "Figure to write.", "--out", "-o", show_default="explain-IMAGE.svg")
 
@@ -288,6 +290,7 @@ class Audit:
     json: bool = _option(False, "Print JSON.", "--json")
     out: Path = _file(Path("audit.svg"), "Figure to write.", "--out", "-o")
     data_dir: Path | None = _moved()
+    dataset: str | None = _moved_data()
 
 
 @dataclass(kw_only=True)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from advdrop.lab.cli.compare import checked, print_plan
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.cli.report import write_page
+from advdrop.lab.cli.train import dataset_of, how_to_read
 from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.recipes import facts
 from advdrop.lab.data.examples import DataSet
-from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import places
 from advdrop.lab.engine.devices import resolve_auto
 from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
@@ -49,17 +51,14 @@ def run_reproduce(options: Reproduce) -> int:
     suite, ledger, progress = Suite.load(options.suite), Ledger(options.results), not options.quiet
     tables_of(ledger, suite)  # an error before anything is trained, if there are records of an older suite
     keys = list(suite.cells(options.protocol, options.only, options.columns, options.seeds))
-    names = dict.fromkeys(suite.columns[key.column].dataset for key in keys)
-    data = {name: load(name, options.data_dir, download=not options.dry_run, progress=progress) for name in names}
-    configs = {}
+    data, configs = data_of(suite, keys, options), {}
     for key in keys:
-        examples = data[suite.columns[key.column].dataset]
-        known = {"shape": examples.shape, "examples": len(examples.train), "data_dir": options.data_dir}
+        known = facts(data[key]) | {"data_dir": options.data_dir}
         configs[key] = suite.config(key, options.protocol, options.preset, **known)
-        split_of(configs[key], examples)  # an error before anything is trained
+        split_of(configs[key], data[key])  # an error before anything is trained
     refuse_other_records(ledger, suite, data)
     left = without_record(configs, options, suite, ledger, data) if options.missing else configs
-    cells = {key: cell_of(key, config, options.out, data[config.dataset]) for key, config in left.items()}
+    cells = {key: cell_of(key, config, options.out, data[key]) for key, config in left.items()}
     most = places(options.scheduler) if options.scheduler else jobs_of(options.jobs or "auto", cells.values()).count
     jobs = Jobs(options.jobs or most, THREADS)
     if options.dry_run:
@@ -83,6 +82,20 @@ def run_reproduce(options: Reproduce) -> int:
     return 1 if failed else 0
 
 
+def data_of(suite: Suite, keys: Iterable[Key], options: Reproduce) -> dict[Key, DataSet]:
+    """Load the data of each run. Runs that read the same files in the same way share them."""
+    read: dict[tuple[Any, ...], DataSet] = {}
+    found = {}
+    for key in keys:
+        what = {"dataset": suite.columns[key.column].dataset, "data_dir": options.data_dir, "unlabeled": None}
+        values = {**suite.settings(key, options.protocol), **what}
+        how = (what["dataset"], *how_to_read(values).values())
+        if how not in read:
+            read[how] = dataset_of(values, options)
+        found[key] = read[how]
+    return found
+
+
 def tables_of(ledger: Ledger, suite: Suite) -> list[Results]:
     """Return the results of a suite that are in the ledger."""
     return results_of((record for record in ledger.records() if record.suite == suite.key), {suite.key: suite})
@@ -100,30 +113,28 @@ def place_of(key: Key, options: Reproduce, suite: Suite) -> dict[str, str]:
     return {**names, "column": key.column, "row": key.row}
 
 
-def refuse_other_records(ledger: Ledger, suite: Suite, data: Mapping[str, DataSet]) -> None:
-    """Raise an error if a record of the suite is of other data than those of its name now."""
+def refuse_other_records(ledger: Ledger, suite: Suite, data: Mapping[Key, DataSet]) -> None:
+    """Raise an error if a record of the suite is of other data than those of its column now."""
+    now = {key.column: examples.checksum for key, examples in data.items()}
     for record in ledger.records():
-        if record.suite == suite.key and record.dataset in data and not is_of(record, data):
+        if record.suite == suite.key and now.get(record.column or "") not in (None, record.dataset_checksum):
             raise RecordError(
                 f"{ledger.path(record)} is the record of a run on other data: {record.dataset} has changed since; "
                 "delete it or choose another --results"
             )
 
 
-def is_of(record: Record, data: Mapping[str, DataSet]) -> bool:
-    """Return True if a record is of the data of its name."""
-    return record.dataset_checksum == data[record.dataset].checksum
-
-
 def without_record(
-    configs: Mapping[Key, RunConfig], options: Reproduce, suite: Suite, ledger: Ledger, data: Mapping[str, DataSet]
+    configs: Mapping[Key, RunConfig], options: Reproduce, suite: Suite, ledger: Ledger, data: Mapping[Key, DataSet]
 ) -> dict[Key, RunConfig]:
     """Return the runs that have no record. A record of another suite with the same configuration is copied."""
-    known = [record for record in ledger.records() if record.dataset in data and is_of(record, data)]
-    records = {fingerprint(RunConfig.of({**record.config, "data_dir": None})): record for record in known}
+    records = {
+        (fingerprint(RunConfig.of({**record.config, "data_dir": None})), record.dataset_checksum): record
+        for record in ledger.records()
+    }
     left = {}
     for key, config in configs.items():
-        if (record := records.get(fingerprint(config))) is not None:
+        if (record := records.get((fingerprint(config), data[key].checksum))) is not None:
             ledger.add(record.model_copy(update=place_of(key, options, suite)))
         else:
             left[key] = config

@@ -157,7 +157,7 @@ def rank_run(run: RunDirectory, name: str, options: Audit, faults: Sequence[Faul
 
 def sample_of(run: RunDirectory, options: Audit) -> tuple[nn.Module, Batches, list[int]]:
     """Return the network of a run, a class-balanced random sample of test images in batches, and their numbers."""
-    network, data, preprocess = trained(run.path, options.data_dir)
+    network, data, preprocess = trained(run.path, options.data_dir, options.dataset)
     positions = balanced(data.test.y, options.images, options.seed)
     x, y = data.test.x[positions], data.test.y[positions]
     batches = ((preprocess(part), labels) for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True))
@@ -185,7 +185,7 @@ def run_explain(options: Explain) -> int:
     """Draw what the mask search does with one test image."""
     out = options.out or Path(f"explain-{options.image}.svg")
     refuse_foreign(out, ".svg")
-    network, data, preprocess = trained(options.run, options.data_dir)
+    network, data, preprocess = trained(options.run, options.data_dir, options.dataset)
     if not 0 <= options.image < len(data.test):
         raise ValueError(f"--image must be from 0 to {len(data.test) - 1}, got {options.image}")
     x, label = preprocess(data.test.x[options.image : options.image + 1])[0], int(data.test.y[options.image])

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from advdrop.lab.choices import DATASETS
 from advdrop.lab.cli.answer import answer_for, is_own, whole_run
-from advdrop.lab.cli.options import Recipe, Train
+from advdrop.lab.cli.options import Recipe, Reproduce, Train
 from advdrop.lab.config.config import ConfigError, Data, RunConfig, expanded, explain, merged, overrides, read_yaml
 from advdrop.lab.config.recipes import recipe
 from advdrop.lab.config.terms import METHODS
@@ -134,24 +134,27 @@ def _given(options: Recipe, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(options, name, None)) is not None}
 
 
-def dataset_of(values: Mapping[str, Any], options: Recipe) -> DataSet:
-    """Load the data set, and say what there is to say about it. A dry run downloads nothing."""
+def how_to_read(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the size and the color that pictures are to have, None where nothing is asked for."""
     section = values.get("data")
     how = {key: section[key] for key in ("size", "color") if key in section} if isinstance(section, Mapping) else {}
     try:
-        wanted = Data.model_validate(how)
+        return Data.model_validate(how).model_dump(include={"size", "color"})
     except ValidationError as error:
         raise ConfigError(f"data.{explain(error)}") from None
+
+
+def dataset_of(values: Mapping[str, Any], options: Recipe | Reproduce) -> DataSet:
+    """Load the data set, and say what there is to say about it. A dry run downloads nothing."""
     data = load(
         values["dataset"],
         values["data_dir"],
-        size=wanted.size,
-        color=wanted.color,
+        **how_to_read(values),
         unlabeled=values["unlabeled"],
         download=not options.dry_run,
         progress=not options.quiet,
     )
-    for note in data.notes:
+    for note in (*data.notes, *([data.classes_in_words] if is_own(values["dataset"]) else [])):
         print(note, file=sys.stderr)
     return data
 

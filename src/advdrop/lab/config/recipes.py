@@ -103,6 +103,7 @@ def resolve(
     data_dir: Path | None = None,
     unlabeled: Path | None = None,
     half_labeled: bool = False,
+    pictures: bool = False,
     settings: Values | None = None,
 ) -> RunConfig:
     """Return the whole configuration of a run.
@@ -121,6 +122,8 @@ def resolve(
         data_dir: the folder of the data files.
         unlabeled: the folder of more images without labels.
         half_labeled: whether some training examples have no label, so that even ``"all"`` leaves unlabeled ones.
+        pictures: whether the examples were read from picture files. Then the configuration has their size and color, so
+            that the same pictures are read in the same way again.
         settings: nested values that override the recipe, such as ``{"training": {"updates": 100}}``.
     """
     if preset == "auto":
@@ -134,6 +137,9 @@ def resolve(
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
+    if pictures:
+        channels, *size = shape
+        settings = merged(settings, {"data": {"size": size, "color": "rgb" if channels == 3 else "gray"}})
     supervised = labels == "all" and not half_labeled
     known = DATASETS.get(dataset) or own_data(shape)
     recipe = merged(
@@ -172,18 +178,17 @@ def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConf
         dataset: its name or path for the record, if not its own name.
         options: those of :func:`resolve`, such as ``method``, ``labels``, ``updates``, ``seed`` and ``settings``.
     """
-    settings = options.pop("settings", None) or {}
-    if data.pictures:  # so that the same pictures are read in the same way again
-        channels, *size = data.shape
-        settings = merged(settings, {"data": {"size": size, "color": "rgb" if channels == 3 else "gray"}})
-    return resolve(
-        dataset or data.name,
-        shape=data.shape,
-        examples=len(data.train),
-        half_labeled=bool((data.train.y == UNLABELED).any()),
-        settings=settings,
-        **options,
-    )
+    return resolve(dataset or data.name, **facts(data), **options)
+
+
+def facts(data: DataSet) -> dict[str, Any]:
+    """Return what :func:`resolve` has to know about a loaded data set."""
+    return {
+        "shape": data.shape,
+        "examples": len(data.train),
+        "half_labeled": bool((data.train.y == UNLABELED).any()),
+        "pictures": data.pictures,
+    }
 
 
 def own_data(shape: Sequence[int]) -> Values:

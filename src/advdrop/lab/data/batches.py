@@ -6,6 +6,7 @@ there is no state to save.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -73,7 +74,13 @@ def _positions(name: str, rows: NDArray[Any]) -> Tensor:
 
 
 def split_labels(
-    y: Tensor, labels: Labels, seed: int, validation: int = 0, overlap: bool = True, classes: int | None = None
+    y: Tensor,
+    labels: Labels,
+    seed: int,
+    validation: int = 0,
+    overlap: bool = True,
+    classes: int | None = None,
+    names: Sequence[str] = (),
 ) -> LabelSplit:
     """Draw the labeled rows, the same number of each class.
 
@@ -88,6 +95,7 @@ def split_labels(
         overlap: whether the unlabeled stream contains the labeled images too, as in the authors' code; in the paper it
             does not. If all labels are kept, there is an unlabeled stream only if some images have no label.
         classes: C; by default the largest label plus one.
+        names: those of the classes, for errors; by default their numbers.
 
     >>> split = split_labels(torch.tensor([0, 1] * 10), labels=4, seed=0, validation=2)
     >>> len(split.labeled), len(split.unlabeled), len(split.validation)
@@ -107,8 +115,9 @@ def split_labels(
     for c, r in enumerate(rows):
         if kept[c] + held[c] > len(r) or kept[c] < 1:
             wanted = f"labels={labels}" + (f" and validation={validation}" if validation else "")
+            count, name = max(kept[c], 1) + held[c], names[c] if names else c
             raise DataError(
-                f"{wanted} would take {max(kept[c], 1) + held[c]} labeled images of class {c}, which has {len(r)}; "
+                f"{wanted} would take {count} labeled images of class {name}, which has {len(r)}; "
                 + ("ask for fewer" if labels != "all" or validation else "give each class an image with a label")
             )
     labeled = torch.cat([r[: kept[c]] for c, r in enumerate(rows)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,6 +78,16 @@ class Examples:
         return cls(torch.from_numpy(np.require(x, requirements=["C", "W"])), torch.from_numpy(y.astype(np.int64)))
 
 
+def shortened(names: Sequence[str], most: int = 10) -> str:
+    """Return names separated by commas; if there are more than ``most``, the first ones and how many are left out.
+
+    >>> shortened(["cat", "dog", "fox"], most=2)
+    'cat, dog, 1 more'
+    """
+    more = [f"{len(names) - most:,} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
+
+
 def every_fifth(labels: Array) -> NDArray[np.bool_]:
     """Return which examples are held out as test: in each class the fifth, the tenth, and so on, in their order.
 
@@ -128,6 +138,11 @@ class DataSet:
     def shape(self) -> tuple[int, ...]:
         """The shape of one example, such as ``(1, 28, 28)``."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def classes_in_words(self) -> str:
+        """The number of classes and the names of the first ones, in a line."""
+        return f"{len(self.classes)} classes: {shortened(self.classes)}"
 
     @cached_property
     def checksum(self) -> str:

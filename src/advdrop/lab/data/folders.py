@@ -12,9 +12,9 @@ from unicodedata import normalize
 import numpy as np
 
 from advdrop.lab.choices import Color
-from advdrop.lab.data.examples import DataError, DataSet, every_fifth, reading
+from advdrop.lab.data.examples import DataError, DataSet, every_fifth, reading, shortened
 from advdrop.lab.data.own import RawPart, build
-from advdrop.lab.data.picture_files import Size, read_pictures
+from advdrop.lab.data.picture_files import NAMED, Size, read_pictures
 from advdrop.lab.data.pictures import SUFFIXES
 from advdrop.lab.files import read_small
 
@@ -22,7 +22,14 @@ NO_LABEL = ("unlabeled", "unlabelled")
 """The names of folders whose images have no label, in any case."""
 MISSING = ("", "nan", "<na>")
 """What a CSV file has in place of a label that is missing, in any case."""
-SPLITS = {"train": False, "test": True}
+PARTS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+}
+"""The part of the data that a folder of this name holds, in any case."""
+CLUTTER = ("thumbs.db", "desktop.ini")
+"""Files that Windows puts into folders of pictures, in any case. Nobody needs to hear of them."""
 LARGEST_CSV = 1 << 28
 
 
@@ -47,8 +54,9 @@ def read_images(
     """Read a data set from a folder of pictures, a folder for each class.
 
     ``ROOT/train/CLASS/*`` and ``ROOT/test/CLASS/*``, or ``ROOT/CLASS/*`` of which `every_fifth` is held out as test.
-    The name of a folder is the label, whatever it is. Pictures in ``unlabeled`` and those beside the class folders have
-    no label. Files are sorted by name. Hidden files, and files that are not pictures by their name, are ignored.
+    See `_parts` for other names of ``train`` and ``test``. All other names of folders are labels. Pictures in
+    ``unlabeled`` and those beside the class folders have no label. Files are sorted by name. Hidden files are ignored.
+    Files that are not pictures by their name are ignored too, and counted in a note.
 
     Pictures may have any size and mode, see `read_pictures` and `pixels`.
 
@@ -125,40 +133,72 @@ class PictureSet:
             for part, rows in (("training", ~test), ("test", test))
         )
         minus = ["-1 is a class like any other here; images in unlabeled/ or without a label have none"]
-        notes = (*self.notes, *more, *(minus if "-1" in labels else []), *found.notes)
-        return replace(build(self.name, train, held_out), notes=notes, pictures=True)
+        data = build(self.name, train, held_out)
+        notes = (*self.notes, *more, *(minus if "-1" in labels else []), *data.notes, *found.notes)
+        return replace(data, notes=notes, pictures=True)
 
 
 def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
-    """Return the pictures of a folder, and what is to be said about those in unusual places."""
+    """Return the pictures of a folder, and what is to be said about files and folders in unusual places."""
     items: list[Item] = []
-    notes: list[str] = []
+    others: list[str] = []
+    parts, notes = _parts(root)
 
-    def add(files: list[Path], label: str, test: bool | None) -> None:
-        items.extend(Item(file, label, test, str(file.relative_to(root))) for file in files)
+    def add(folder: Path, label: str, test: bool | None, deep: bool = True) -> int:
+        pictures, rest = _files(folder, deep)
+        items.extend(Item(file, label, test, str(file.relative_to(root))) for file in pictures)
+        others.extend(str(file.relative_to(root)) for file in rest)
+        return len(pictures)
+
+    def add_folder(folder: Path, label: str, test: bool | None) -> None:
+        if not add(folder, label, test):
+            notes.append(f"{folder} is ignored: it has no picture that can be read")
 
     def add_loose(folder: Path) -> None:
-        if loose := image_files(folder, deep=False):
-            notes.append(f"{len(loose):,} images directly in {folder} are unlabeled: they are in no folder of a class")
-            add(loose, "", False)
+        if count := add(folder, "", False, deep=False):
+            notes.append(f"{count:,} images directly in {folder} are unlabeled: they are in no folder of a class")
 
-    split = (root / "train").is_dir()
-    for folder, test in ((root / "train", False), (root / "test", True)) if split else ((root, None),):
+    for folder, test in parts.items() if parts else ((root, None),):
         for path in _folders(folder):
             if path.name.casefold() in NO_LABEL:
-                add(image_files(path), "", False)
+                add_folder(path, "", False)
             else:
-                add(image_files(path), normalize("NFC", path.name), test)
+                add_folder(path, normalize("NFC", path.name), test)
         if not test:
             add_loose(folder)
-    if split:
+    if parts:
         add_loose(root)
         for path in _folders(root):
             if path.name.casefold() in NO_LABEL:
-                add(image_files(path), "", False)
-            elif path.name not in SPLITS:
+                add_folder(path, "", False)
+            elif path not in parts:
                 notes.append(f"{path} is ignored: beside train, only test and unlabeled are read")
-    return items, notes
+    return items, [*notes, *_ignored(others)]
+
+
+def _parts(root: Path) -> tuple[dict[Path, bool], list[str]]:
+    """Return the folders of the training and of the test images, and what is to be said about them.
+
+    There are none if no folder has a name in `PARTS`: then every folder is a class. If one has, all classes must be in
+    such folders. Images for validation are for testing if there are no others for that.
+    """
+    found: dict[str, Path] = {}
+    for path in _folders(root):
+        if part := PARTS.get(path.name.casefold()):
+            if part in found:
+                raise DataError(f"{root} has a folder {found[part].name} and a folder {path.name}; keep one of them")
+            found[part] = path
+    if found and "train" not in found:
+        name = next(iter(found.values())).name
+        raise DataError(
+            f"{root} has a folder {name}, but no folder train; move the folders of the classes into train/, "
+            f"or give {name} another name if it is a class"
+        )
+    notes = []
+    if "train" in found and "test" not in found and "validation" in found:
+        found["test"] = found["validation"]
+        notes.append(f"the images in {found['test']} are for testing: there is no folder test")
+    return {found[part]: part == "test" for part in ("train", "test") if part in found}, notes
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -166,8 +206,11 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_dir() and not path.name.startswith("."))
 
 
-def image_files(folder: Path, deep: bool = True) -> list[Path]:
-    """Return the pictures in a folder, and below if ``deep``; a folder that cannot be opened is an error."""
+def _files(folder: Path, deep: bool = True) -> tuple[list[Path], list[Path]]:
+    """Return the pictures in a folder, and below if ``deep``, and the other files that are not hidden.
+
+    A folder that cannot be opened is an error.
+    """
 
     def refuse(error: OSError) -> None:
         raise error
@@ -175,20 +218,32 @@ def image_files(folder: Path, deep: bool = True) -> list[Path]:
     found: list[Path] = []
     for base, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if deep and not name.startswith(".")]
-        found += [Path(base, name) for name in names if not name.startswith(".")]
-    return sorted(path for path in found if path.suffix.lower() in SUFFIXES)
+        found += [Path(base, name) for name in names if not (name.startswith(".") or name.casefold() in CLUTTER)]
+    pictures = sorted(path for path in found if path.suffix.lower() in SUFFIXES)
+    return pictures, sorted(path for path in found if path.suffix.lower() not in SUFFIXES)
+
+
+def _ignored(names: list[str]) -> list[str]:
+    """Return what is to be said about files that are not pictures by their name."""
+    if not names:
+        return []
+    endings = sorted({Path(name).suffix.lower() or "no ending" for name in names})
+    count = "1 file is not a picture" if len(names) == 1 else f"{len(names):,} files are not pictures"
+    return [f"{count} that can be read ({shortened(endings)}): {shortened(names, NAMED)}"]
 
 
 def _others(folder: Path, items: list[Item]) -> tuple[list[Item], list[str]]:
-    """Return the pictures of a folder of unlabeled ones that are not there yet, and how many are."""
+    """Return the pictures of a folder of unlabeled ones that are not there yet, and what is to be said about it."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --unlabeled takes a folder of images")
-    files, known = image_files(folder), {item.file.resolve() for item in items}
+    (files, rest), known = _files(folder), {item.file.resolve() for item in items}
+    notes = _ignored(list(map(str, rest)))
     added = [Item(file, "", False, str(file)) for file in files if file.resolve() not in known]
     if not files:
-        raise DataError(f"{folder} has no images; --unlabeled takes a folder of images")
-    double = len(files) - len(added)
-    return added, [f"{double:,} images in {folder} are in the data set already"] if double else []
+        raise DataError("; ".join([f"{folder} has no images", *notes, "--unlabeled takes a folder of images"]))
+    if double := len(files) - len(added):
+        notes.append(f"{double:,} images in {folder} are in the data set already")
+    return added, notes
 
 
 def _in_rows(path: Path) -> list[Item]:
@@ -212,13 +267,13 @@ def _in_rows(path: Path) -> list[Item]:
             raise DataError(f"line {line}: has no path")
         label, split = normalize("NFC", values["label"].strip()), values.get("split", "").strip().casefold()
         label = "" if label.casefold() in MISSING else label
-        if split not in (*SPLITS, ""):
+        if (part := PARTS.get(split, split)) not in ("train", "test", ""):
             raise DataError(f"line {line}: split must be train or test, got {values['split']!r}")
-        if split == "test" and not label:
+        if part == "test" and not label:
             raise DataError(f"line {line}: has no label; every test image needs one")
         file = path.parent / name
         if (first := lines.setdefault(file.resolve(), line)) != line:
             raise DataError(f"line {line}: {name} is in line {first} already; keep one of them")
         undecided = label and "split" not in columns
-        items.append(Item(file, label, None if undecided else SPLITS.get(split, False), f"line {line}, {name}"))
+        items.append(Item(file, label, None if undecided else part == "test", f"line {line}, {name}"))
     return items

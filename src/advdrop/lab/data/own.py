@@ -8,7 +8,9 @@ from unicodedata import category
 from zipfile import is_zipfile
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from advdrop.lab.data.examples import (
     UNLABELED,
@@ -18,7 +20,9 @@ from advdrop.lab.data.examples import (
     Examples,
     check_memory,
     reading,
+    shortened,
 )
+from advdrop.lab.data.inputs import COLORS
 
 
 class RawPart(NamedTuple):
@@ -57,15 +61,19 @@ def _read_npz(path: Path) -> DataSet:
 
 
 def features(where: str, x: Array) -> Array:
-    """Return an array as examples: uint8 images ``(N, C, H, W)``, or float32 features ``(N, ...)``.
+    """Return an array as examples: uint8 images ``(N, C, H, W)``, or float32 numbers ``(N, ...)``.
 
-    uint8 of ``(N, H, W)``, ``(N, H, W, 1 or 3)`` or ``(N, 1 or 3, H, W)`` are images; an array that could be either
-    of the last two is refused. All other numbers, and uint8 of ``(N, F)``, are features and must be finite.
+    ``(N, H, W, 1 or 3)`` and ``(N, 1 or 3, H, W)`` are images, and get their channels first; an array that could be
+    either is refused. So is uint8 of other shapes, but for images ``(N, H, W)`` and features ``(N, F)``. All numbers of
+    other types become float32 and must be finite.
     """
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape:
         raise DataError(f"{where} must hold numbers (N, ...), got {x.dtype} of shape {x.shape}")
-    if x.dtype == np.uint8 and x.ndim > 2:
-        return _channels_first(where, x)
+    pixels = x.dtype == np.uint8 and x.ndim > 2
+    if pixels or (x.ndim == 4 and (x.shape[1] in COLORS or x.shape[3] in COLORS)):
+        x = _channels_first(where, x)
+    if pixels:
+        return x
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes an infinity, which is found below
         values = x.astype(np.float32)
     finite = np.isfinite(values).reshape(len(x), -1).all(1)
@@ -80,11 +88,11 @@ def features(where: str, x: Array) -> Array:
 def _channels_first(where: str, x: Array) -> Array:
     if x.ndim == 3:
         return x[:, None]
-    first, last = (x.ndim == 4 and x.shape[axis] in (1, 3) for axis in (1, 3))
+    first, last = (x.ndim == 4 and x.shape[axis] in COLORS for axis in (1, 3))
     if first == last:
         what = "could have its channels first or last" if first else "is not a shape of images"
         shapes = "(N, H, W), (N, H, W, 3) or (N, 3, H, W)"
-        raise DataError(f"{where}: uint8 of {x.shape} {what}; save images as {shapes}, features as float32")
+        raise DataError(f"{where}: {x.dtype} of {x.shape} {what}; save images as {shapes}, features as float32 (N, F)")
     return x if first else x.transpose(0, 3, 1, 2)
 
 
@@ -112,7 +120,20 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     positions = np.where(known, np.searchsorted(classes, y_train), UNLABELED)
     train_examples = Examples.of(features(train.where, train.x), positions)
     test_examples = Examples.of(features(test.where, test.x), np.searchsorted(classes, y_test))
-    return DataSet(name, train_examples, test_examples, names)
+    untested = [names[label] for label in range(len(names)) if not (test_examples.y == label).any()]
+    advice = "give each class five examples or more, or test examples of its own"
+    notes = [f"no test example of {shortened(untested)}: errors there are not measured; {advice}"] if untested else []
+    return DataSet(name, train_examples, test_examples, names, (*_taken_for(train_examples.x), *notes))
+
+
+def _taken_for(x: Tensor) -> list[str]:
+    """Return in words what numbers are taken for that are neither bytes of images nor rows of a table."""
+    if x.dtype == torch.uint8 or x.dim() == 2:
+        return []
+    shape = tuple(x.shape[1:])
+    if x.dim() == 4:
+        return [f"numbers (C, H, W) = {shape} are taken for images; only models of uint8 images classify picture files"]
+    return [f"numbers {shape} are taken for rows of {x[0].numel():,} in a table; save images as uint8 from 0 to 255"]
 
 
 def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:

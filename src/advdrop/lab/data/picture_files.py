@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from advdrop.lab.choices import Color
-from advdrop.lab.data.examples import Array, DataError, check_memory
+from advdrop.lab.data.examples import Array, DataError, check_memory, shortened
 from advdrop.lab.data.pictures import is_gray, opened, pixels
 
 LARGEST = 64
@@ -174,5 +174,4 @@ def summary(headers: Sequence[Header], shape: tuple[int, int, int], skipped: int
 def _listed(names: Sequence[str], headers: Sequence[Header | str]) -> str:
     """Return the first skipped files with the reasons."""
     skipped = [f"{name}: {found}" for name, found in zip(names, headers, strict=True) if isinstance(found, str)]
-    more = [f"{len(skipped) - NAMED:,} more"] if len(skipped) > NAMED else []
-    return ", ".join([*skipped[:NAMED], *more])
+    return shortened(skipped, NAMED)

@@ -50,8 +50,8 @@ def pixels(image: Image, shape: tuple[int, int, int]) -> Array:
     """Return the pixels of a picture as uint8 of ``shape``, which is ``(1 or 3, H, W)``.
 
     The picture is turned as its EXIF data say, put on white where it is transparent, converted to gray or RGB, and
-    stretched to the size, smoothly if that shrinks it. 16 bits a channel become 8. A picture that fits already is not
-    changed. Of an animation the first picture is taken.
+    stretched to the size, smoothly if that shrinks it. 16 and 32 bits a channel become 8, see `_eight_bits`. A picture
+    that fits already is not changed. Of an animation the first picture is taken.
     """
     from PIL import Image, ImageOps
 
@@ -69,7 +69,11 @@ def pixels(image: Image, shape: tuple[int, int, int]) -> Array:
 
 
 def _eight_bits(image: Image) -> Image:
-    """Return a picture of 16 bits a channel with 8 of them; other numbers have no scale that is known."""
+    """Return a picture of 16 or 32 bits a channel with 8 of them.
+
+    0 to 65535 become 0 to 255. 32 bits have no scale of their own: numbers up to 255 are kept, and those up to 65535
+    are taken for 16 bits.
+    """
     from PIL import Image
 
     if image.mode == "F":
@@ -79,4 +83,5 @@ def _eight_bits(image: Image) -> Image:
     values = np.asarray(image, np.int64)
     if values.min() < 0 or values.max() > 65535:
         raise DataError(f"it holds numbers from {values.min()} to {values.max()}; save it with 8 or 16 bits a channel")
-    return Image.fromarray((values // 257).astype(np.uint8))
+    kept = image.mode == "I" and values.max() <= 255
+    return Image.fromarray((values if kept else values // 257).astype(np.uint8))

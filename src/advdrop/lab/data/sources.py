@@ -20,6 +20,7 @@ from advdrop.lab.data.folders import read_csv, read_images
 from advdrop.lab.data.formats import LARGEST, READERS
 from advdrop.lab.data.own import read_npz
 from advdrop.lab.data.picture_files import Size
+from advdrop.lab.data.pictures import SUFFIXES
 from advdrop.lab.files import cache_folder
 from advdrop.suggest import did_you_mean
 
@@ -122,6 +123,8 @@ def load(
         return read(path, size=sides, color=color, unlabeled=others, progress=progress)
     if named:
         missing(str(dataset), data_dir)  # an error if there is no such name
+    elif path.suffix.lower() in SUFFIXES:
+        raise DataError(f"{path} is one picture; give a folder that has a folder of pictures for each class")
     for option, value in (("size", size), ("color", color), ("unlabeled", unlabeled)):
         if value is not None:
             raise DataError(f"{option}={value} is for folders of images and CSV files; {dataset} is read as it is")

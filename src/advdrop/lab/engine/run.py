@@ -17,6 +17,7 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from torch import nn
 
+from advdrop.lab.choices import DATASETS
 from advdrop.lab.config.config import ConfigError, RunConfig
 from advdrop.lab.config.methods import objective_of
 from advdrop.lab.config.terms import Setup
@@ -83,6 +84,8 @@ def train(
     fabric = fabric_of(config.engine)
     main, show = fabric.is_global_zero, progress and fabric.is_global_zero
     if data is None:
+        if resume:
+            _refuse_moved(run)
         data = load_data(config, download=not resume, progress=show)
     split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
     longer = False
@@ -273,8 +276,8 @@ def _finish(training: Training, history: History, run: RunDirectory, data: DataS
 
 def split_of(config: RunConfig, data: DataSet) -> LabelSplit:
     """Return which rows are labeled, unlabeled and held out."""
-    y, classes, options = data.train.y, len(data.classes), config.data
-    split = split_labels(y, config.labels, config.seed, options.validation, options.overlap, classes)
+    y, names, options = data.train.y, data.classes, config.data
+    split = split_labels(y, config.labels, config.seed, options.validation, options.overlap, len(names), names)
     return replace(split, dataset=data.checksum)
 
 
@@ -326,6 +329,8 @@ def trained(
     """
     run = RunDirectory.open(path)
     config, model = run.config, load_model(path)
+    if dataset is None:
+        _refuse_moved(run)
     data = load_data(config, data_dir, dataset, download=False)
     refuse_other_data(run, data)
     return model.network, data, model.preprocess
@@ -343,6 +348,15 @@ def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None =
         "images": len(wrong),
         "class_error_percent": {name: 100.0 * float(wrong[y].float().mean()) for name, y in rows.items() if y.any()},
     }
+
+
+def _refuse_moved(run: RunDirectory) -> None:
+    place = run.config.dataset
+    if place not in DATASETS and not Path(place).expanduser().exists():
+        raise RunError(
+            f"{run.path} was trained on {place}, which is not there any more; put it back, or give its new place with "
+            "--dataset, an option of evaluate, explain and audit"
+        )
 
 
 def refuse_other_data(run: RunDirectory, data: DataSet) -> None:

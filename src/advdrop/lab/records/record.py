@@ -110,6 +110,7 @@ class Record(Sealed):
     config: dict[str, Any] = Field(description="the whole configuration without the folder of the data")
     shape: tuple[Count, ...]
     examples: Count
+    half_labeled: bool = Field(False, description="whether all labels are used and other examples have none")
     test_images: Count
     dataset_checksum: str
     split_checksum: str
@@ -128,9 +129,9 @@ class Record(Sealed):
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = handler(self)
-        if values.get("samples", "") is None:  # only methods with a generator have them
-            del values["samples"]
-        return values
+        # Only methods with a generator have samples, and only data of the user's own are partly labeled.
+        rare = {"samples": None, "half_labeled": False}
+        return {key: value for key, value in values.items() if key not in rare or value != rare[key]}
 
     @property
     def name(self) -> str:
@@ -173,6 +174,7 @@ def record_of(run: RunDirectory, **place: str) -> Record:
     values["curve"] = curve_of(run.metrics(), run.result[ERROR])
     if run.samples.is_file():
         values["samples"] = base64.b64encode(run.read(run.samples)).decode()
+    values["half_labeled"] = run.config.labels == "all" and len(run.split.unlabeled) > 0
     values["config"] = run.config.model_dump(mode="json", exclude={"data_dir"})
     try:
         return Record(**values, split_checksum=split_checksum(run)).sealed()

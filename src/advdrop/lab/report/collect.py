@@ -252,7 +252,8 @@ def refuse_different_data(records: Iterable[Record]) -> None:
 def config_of(suite: Suite, record: Record, protocol: str, preset: Any) -> RunConfig:
     """Return the configuration that a suite has in the place of a record."""
     key = Key(str(record.column), str(record.row), record.seed)
-    return suite.config(key, protocol, preset, shape=record.shape, examples=record.examples)
+    facts = {"shape": record.shape, "examples": record.examples, "half_labeled": record.half_labeled}
+    return suite.config(key, protocol, preset, **facts, pictures=config_in(record).data.size is not None)
 
 
 def config_in(record: Record) -> RunConfig:

@@ -194,11 +194,16 @@ class Suite(Section):
                     if f"{column}/{row}" not in left_out or (only and columns):
                         yield Key(column, row, seed)
 
+    def settings(self, key: Key, protocol: str) -> dict[str, Any]:
+        """Return the settings of a run that are not the recipe's."""
+        row, length = self.rows[key.row], self.protocol(protocol)
+        return merged(_for_network(length.settings, row), length.columns.get(key.column, {}), row.settings)
+
     def config(self, key: Key, protocol: str, preset: PresetName, **data: Any) -> RunConfig:
-        """Return the whole configuration of a run; ``data`` are shape, examples and data_dir of ``recipes.resolve``."""
+        """Return the whole configuration of a run; ``data`` are ``recipes.facts`` and the data_dir."""
         from advdrop.lab.config.recipes import resolve  # imports torch
 
-        column, row, length = self.columns[key.column], self.rows[key.row], self.protocol(protocol)
+        column, row = self.columns[key.column], self.rows[key.row]
         if row.method is None:
             raise ConfigError(f"{row.name} is quoted from {row.quoted}; there is nothing to run")
         return resolve(
@@ -207,7 +212,7 @@ class Suite(Section):
             method=row.method,
             preset=row.preset or preset,
             seed=key.seed,
-            settings=merged(_for_network(length.settings, row), length.columns.get(key.column, {}), row.settings),
+            settings=self.settings(key, protocol),
             **data,
         )
 

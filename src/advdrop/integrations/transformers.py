@@ -94,9 +94,8 @@ class AdversarialDropoutMixin(_Base):
         self.output_options = {"classes": classes, "logits": logits, "mask": mask}
         self.after, self.layer_options = after, {"p": p, "delta": delta, "granularity": granularity}
         self.unlabeled_dataset = unlabeled_dataset
-        self.unlabeled_batch_size = checks.count(
-            "unlabeled_batch_size", unlabeled_batch_size or self.args.train_batch_size
-        )
+        wanted = self.args.train_batch_size if unlabeled_batch_size is None else unlabeled_batch_size
+        self.unlabeled_batch_size = checks.count("unlabeled_batch_size", wanted)
         self.last_loss: Loss | None = None
         self._step: Step | None = None
         self._labeled_share, self._other_share = _Share(), _Share()

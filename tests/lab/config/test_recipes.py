@@ -250,7 +250,7 @@ def test_what_the_user_sets_wins(labels):
 
 
 @pytest.mark.parametrize(
-    ("updates", "epoch"), [(5, 1), (9, 1), (10, 1), (99, 9), (100, 10), (101, 100), (250, 100), (600, 100)]
+    ("updates", "epoch"), [(5, 1), (9, 1), (10, 1), (99, 9), (100, 10), (199, 19), (200, 100), (250, 100), (600, 100)]
 )
 @pytest.mark.parametrize("method", ["vadd-kl", "dropout"])
 def test_a_short_training_with_a_companion_has_epochs_of_a_tenth_of_it(updates, epoch, method):

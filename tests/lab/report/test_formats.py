@@ -2,14 +2,16 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
-from advdrop.lab.report.collect import results_of
+from advdrop.lab.report.collect import Results, results_of
 from advdrop.lab.report.formats import COLUMNS, FORMATS, as_csv, as_json, latex, main_table, markdown, page
-from advdrop.lab.report.sections import comparison_table, cost_table, gaps, sentences
+from advdrop.lab.report.sections import comparison_table, cost_table, gaps, in_words, sentences, verdicts
+from advdrop.lab.report.statistics import Difference
 from ledger import hostile, loose_of, run_of
 
 EVIL = "<script>alert(1)</script> & \"quotes\" | 'a', {b}_100% \\end #1 $x$ ~^\n\nnext"
@@ -79,6 +81,18 @@ def test_comparisons_in_a_table_and_in_words(results):
         "20 labels: VAdD (KL) is higher than Π model by 0.20 ± 0.25, which may be chance; "
         "with 3 seeds a difference below 0.33 cannot be seen"
     ]
+
+
+def test_what_is_said_in_words_agrees_with_the_verdict(results, monkeypatch):
+    # The interval leaves out zero, but with other comparisons beside it the difference may be chance.
+    (comparison,) = results[0].comparisons
+    sure = replace(comparison.found, difference=Difference(0.2, 0.1, 3), t_p=0.03)
+    for p, chance in ((0.09, True), (0.03, False)):
+        monkeypatch.setattr(Results, "comparisons", [comparison._replace(found=sure, holm_p=p)])
+        assert ("may be chance" in sentences(results[0])[0]) == chance
+        assert ("may be chance" in in_words(results[0])[0]) == chance
+        verdict = next(line for lines in verdicts(results[0]).values() for line in lines if "20 labels" in line)
+        assert (verdict in verdicts(results[0]).get("What is not known yet", [])) == chance
 
 
 def test_a_comparison_of_one_seed_has_dashes(suite):

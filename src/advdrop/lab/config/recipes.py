@@ -231,10 +231,10 @@ def _with_several_epochs(config: RunConfig) -> RunConfig:
     """Return a configuration in which a companion can be asked how far unlabeled images are trusted.
 
     It is asked at the end of each epoch, and before that they do not count. So in a training of one epoch they never
-    would.
+    would, and in one of less than two they hardly would.
     """
     training = config.training
-    if not config.objective.blend or training.updates > training.epoch_updates:
+    if not config.objective.blend or training.updates >= 2 * training.epoch_updates:
         return config
     shorter = training.model_copy(update={"epoch_updates": max(training.updates // 10, 1)})
     return config.model_copy(update={"training": shorter})

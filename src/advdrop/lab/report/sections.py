@@ -112,12 +112,11 @@ def in_words(results: Results) -> list[str]:
     """Return sentences: the first comparison, the number of verdicts, and the distance to the paper."""
     if not results.comparisons:
         return []
-    column, one, other, found, _ = results.comparisons[0]
-    names, where = results.suite.rows, results.suite.columns[column].name
-    first = (
-        f"With {where}, the test error of {names[one].name} is {found.difference.words(f'that of {names[other].name}')}"
-    )
-    if found.detectable is not None and not found.difference.seen:
+    column, one, other, found, p = results.comparisons[0]
+    names, where, chance = results.suite.rows, results.suite.columns[column].name, judged(found, p) == "unknown"
+    difference = found.difference.words(f"that of {names[other].name}", chance)
+    first = f"With {where}, the test error of {names[one].name} is {difference}"
+    if found.detectable is not None and chance:
         first += f": with {found.n} seeds, a difference below {found.detectable:.2f} cannot be seen"
     said = verdicts(results)
     held, turned, unknown = (len(said.get(heading, ())) for heading in (HELD, REVERSED, UNKNOWN))
@@ -214,13 +213,14 @@ def order_table(results: Results) -> Table:
 
 
 def sentences(results: Results) -> list[str]:
-    """Return each comparison in words, with the difference that is too small to be seen."""
+    """Return each comparison in words. What may be chance is what the verdicts call unknown."""
     said = []
     for comparison in results.comparisons:
         found, names = comparison.found, results.suite.rows
-        column = results.suite.columns[comparison.column].name
-        text = f"{column}: {names[comparison.one].name} is {found.difference.words(names[comparison.other].name)}"
-        if found.detectable is not None and not found.difference.seen:
+        column, chance = results.suite.columns[comparison.column].name, judged(found, comparison.holm_p) == "unknown"
+        text = f"{column}: {names[comparison.one].name} is "
+        text += found.difference.words(names[comparison.other].name, chance)
+        if found.detectable is not None and chance:
             text += f"; with {found.n} seeds a difference below {found.detectable:.2f} cannot be seen"
         said.append(text)
     return said

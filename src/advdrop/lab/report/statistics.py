@@ -60,19 +60,20 @@ class Difference(NamedTuple):
         """Whether the interval leaves out zero."""
         return self.margin is not None and abs(self.mean) > self.margin
 
-    def words(self, than: str) -> str:
-        """Return the difference in words.
+    def words(self, than: str, chance: bool | None = None) -> str:
+        """Return the difference in words. ``chance``: whether it may be chance, if the interval alone does not decide.
 
         >>> Difference(-0.02, 0.05).words("the paper")
         'lower than the paper by 0.02 ± 0.05, which may be chance'
         """
+        chance = not self.seen if chance is None else chance
         equal = abs(self.mean) < 0.005
         side = "higher" if self.mean > 0 else "lower"
         text = f"equal to {than} to two digits" if equal else f"{side} than {than} by {abs(self.mean):.2f}"
         if self.margin is None:
             return f"{text} {self.many}"
         text += f" (± {self.margin:.2f})" if equal else f" ± {self.margin:.2f}"
-        return text if self.seen else f"{text}, which may be chance"
+        return f"{text}, which may be chance" if chance else text
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,8 @@ def test_the_ladder_brings_its_network():
     assert (config.network.name, config.network.p, config.objective.updating) == ("ladder", 0.0, ())
     assert config.data.overlap
     assert configured("ladder", "network.name=mlp").network.name == "mlp"
+    robust = configured("ladder", preset="robust")
+    assert robust.objective.blend == 0.0  # a companion without trust would turn off the pass that updates batch norm
 
 
 @pytest.mark.parametrize("method", ["vat", "pi", "vadd-kl", "sadd+vat"])

@@ -290,7 +290,8 @@ class Ladder(Method):
     recipe = {
         "data": {"standardize": False, "overlap": True, "pad_crop": 0},
         "network": {"name": "ladder", "p": 0.0},
-        "objective": {"updating": []},  # the clean pass of the ladder alone updates running statistics
+        # The clean pass of the ladder alone updates running statistics. So no companion may turn its cost off.
+        "objective": {"updating": [], "blend": 0.0},
         "optimizer": {"learning_rate": 0.002, "ramp_down": 1 / 3, "beta1_end": 0.9},
         "training": {"labeled": 100, "unlabeled": 100},
     }

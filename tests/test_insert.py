@@ -368,6 +368,7 @@ def test_parts_by_the_name_of_a_field(pack):
         (lambda x: {"a": x}, "b", "part 'b' of the output of 0, a dict, is not a tensor"),
         (lambda x: {"a": x}, 0, "part 0 of the output of 0, a dict, is not a tensor"),
         (lambda x: (x, 1), "a", "part 'a' of the output of 0, a tuple, is not a tensor"),
+        (lambda x: x, 0, "the output of 0 is a tensor and has no parts; leave out part=0"),
     ],
 )
 def test_parts_that_are_no_units_are_told(pack, part, message):
@@ -465,6 +466,12 @@ def test_names_that_are_none_are_told_and_nothing_is_changed(after, message):
     with pytest.raises(ValueError, match=message):
         insert(network, after=after)
     assert not adversarial_layers(network)
+
+
+@pytest.mark.parametrize("after", [0, [0], ["0", 1]])
+def test_a_number_is_no_name(after):
+    with pytest.raises(TypeError, match=r"after must be the name of a module.*got .*; '0' is a name, 0 is not"):
+        insert(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), after=after)
 
 
 @pytest.mark.parametrize("after", ["avgpool", ["fc", "avgpool"], ["layer1", "layer1"]])

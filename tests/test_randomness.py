@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from advdrop import AdversarialDropout, audit, explain, places
 from advdrop.randomness import (
     borrowed_noise,
     derived_generator,
@@ -54,6 +55,33 @@ def test_the_noise_comes_back_after_an_error():
     with pytest.raises(RuntimeError, match="size"), borrowed_noise(CPU):
         torch.rand(3) + torch.rand(4)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class AlwaysNoisy(nn.Module):
+    """Draws from all global generators in evaluation mode, too, as a variational network does."""
+
+    def forward(self, x):
+        noise = torch.rand_like(x) + random.random() + np.random.rand()  # noqa: NPY002 - the legacy generator is global
+        return x + 0.1 * noise
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda model, x, y: places(model, x),
+        lambda model, x, y: explain(model, x[0]),
+        lambda model, x, y: audit(model, (x, y), budgets=(1,), draws=1),
+        lambda model, x, y: audit(model, (x, y), layers="all", faults=["sign", "stuck"], budgets=(1,), draws=1),
+    ],
+    ids=["places", "explain", "audit", "audit of layers"],
+)
+def test_a_look_at_a_network_leaves_the_noise_as_it_was(look):
+    model = nn.Sequential(nn.Linear(4, 6), AlwaysNoisy(), AdversarialDropout(delta=0.2), nn.Linear(6, 3))
+    x, y = torch.randn(5, 4), torch.arange(5) % 3
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    look(model, x, y)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]  # noqa: NPY002
 
 
 def test_only_one_thread_at_a_time_borrows_the_noise():

@@ -118,6 +118,11 @@ CLASSES = (kl, reverse_kl, cross_entropy, qe)
 """The divergences of one distribution over the classes: they apply a softmax to the output."""
 
 
+def full_precision(x: Tensor) -> Tensor:
+    """Return float32 for half precision, and every other tensor as it is."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def over_places(
     divergence: Divergence, target: Tensor, logits: Tensor, *, given: Given = "logits", where: Tensor | None = None
 ) -> Tensor:
@@ -176,20 +181,20 @@ def _reverse_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> T
 def _cross_entropy(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     _check(target, logits, given)
     if not target.is_floating_point():
-        return F.cross_entropy(_full(logits), target.long(), reduction="none")
+        return F.cross_entropy(full_precision(logits), target.long(), reduction="none")
     t, _, log_o = _distributions(target, logits, given)
     return -_expectation(t, log_o)
 
 
 def _qe(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     t = _probabilities(target, logits, given)
-    return (t - _full(logits).softmax(1)).square().mean(1)
+    return (t - full_precision(logits).softmax(1)).square().mean(1)
 
 
 def _bernoulli_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     checks.choice("given", given, ("logits", "probabilities"))
     checks.same_shape("target", checks.floating("target", target), "logits", checks.floating("logits", logits))
-    target, logits = _full(target), _full(logits)
+    target, logits = full_precision(target), full_precision(logits)
     if given == "probabilities":
         checks.unit_interval("target", target)
         yes, no = target, 1.0 - target
@@ -202,11 +207,7 @@ def _bernoulli_kl(target: Tensor, logits: Tensor, *, given: Given = "logits") ->
 
 def _mse(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
     del given
-    return (_full(target) - _full(logits)).square().flatten(1).mean(1)
-
-
-def _full(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return (full_precision(target) - full_precision(logits)).square().flatten(1).mean(1)
 
 
 def _check(target: Tensor, logits: Tensor, given: Given) -> None:
@@ -225,20 +226,20 @@ def _check(target: Tensor, logits: Tensor, given: Given) -> None:
 def _probabilities(target: Tensor, logits: Tensor, given: Given) -> Tensor:
     _check(target, logits, given)
     if not target.is_floating_point():
-        return F.one_hot(target.long(), logits.shape[1]).to(_full(logits).dtype)
-    return _full(target) if given == "probabilities" else _full(target).softmax(1)
+        return F.one_hot(target.long(), logits.shape[1]).to(full_precision(logits).dtype)
+    return full_precision(target) if given == "probabilities" else full_precision(target).softmax(1)
 
 
 def _distributions(target: Tensor, logits: Tensor, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """Return t, log t and log o; log t of a probability that is given as zero is finite."""
     if target.is_floating_point() and given == "logits":
         _check(target, logits, given)
-        log_t = _full(target).log_softmax(1)
+        log_t = full_precision(target).log_softmax(1)
         t = log_t.exp()
     else:
         t = _probabilities(target, logits, given)
         log_t = t.clamp_min(torch.finfo(t.dtype).tiny).log()
-    return t, log_t, _full(logits).log_softmax(1)
+    return t, log_t, full_precision(logits).log_softmax(1)
 
 
 def _expectation(t: Tensor, values: Tensor) -> Tensor:

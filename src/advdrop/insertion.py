@@ -20,6 +20,7 @@ from advdrop.eval_mode import eval_mode
 from advdrop.masks import AdversarialDropout
 from advdrop.masks.layer import supplied
 from advdrop.outputs import Part, first_tensor, part_of, replaced
+from advdrop.randomness import device_of, unnoticed
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -48,6 +49,8 @@ class InsertedLayer:
         if self.layer.training != module.training:
             self.layer.training = module.training
         h = output if self.part is None else part_of(output, self.part)
+        if self.part is not None and isinstance(output, Tensor):
+            raise TypeError(f"the output of {self.place} is a tensor and has no parts; leave out part={self.part!r}")
         if not isinstance(h, Tensor):
             part = "" if self.part is None else f"part {self.part!r} of "
             raise TypeError(
@@ -101,7 +104,9 @@ def insert(
     ['0.weight', '0.bias', '2.weight', '2.bias']
     >>> _ = remove(network)
     """
-    names = [after] if isinstance(after, str) else list(after)
+    names = [after] if isinstance(after, str | int) else list(after)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"after must be the name of a module, or several names, got {after!r}; '0' is a name, 0 is not")
     if not names:
         raise ValueError("after must name a module; advdrop.places(network, x) lists them")
     chosen = [checks.module(network, name) for name in names]
@@ -179,7 +184,7 @@ def places(network: nn.Module, *args: Any, **kwargs: Any) -> list[Place]:
     2: Linear, 2 units (2,)
     """
     found: dict[str, Place] = {}
-    with eval_mode(network), _watched(network, found), torch.no_grad():
+    with unnoticed(device_of(network)), eval_mode(network), _watched(network, found), torch.no_grad():
         network(*args, **kwargs)
     return list(found.values())
 

@@ -16,10 +16,14 @@ Part = int | str | None
 def part_of(output: Any, part: int | str) -> Any:
     """Return the item at a position, under a key or in a field of this name; None if there is none.
 
+    A tensor has no parts: its items are examples.
+
     >>> from types import SimpleNamespace
     >>> part_of((1, 2), 1), part_of({"a": 3}, "a"), part_of(SimpleNamespace(a=4), "a"), part_of((1, 2), "a")
     (2, 3, 4, None)
     """
+    if isinstance(output, Tensor):
+        return None
     try:
         return output[part]
     except (IndexError, KeyError, TypeError):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class NoiseState(NamedTuple):
@@ -47,7 +47,7 @@ NO_NOISE = NoiseState(torch.device("cpu"), None, None)
 
 def noise_state(device: torch.device) -> NoiseState:
     """Return the present state of the global torch generators."""
-    on_device = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+    on_device = None if device.type in ("cpu", "meta") else torch.get_device_module(device).get_rng_state(device)
     return NoiseState(device, torch.get_rng_state(), on_device)
 
 
@@ -95,6 +95,32 @@ def borrowed_noise(device: torch.device, start: NoiseState | None = None) -> Ite
             yield
         finally:
             before.restore()
+
+
+@contextmanager
+def unnoticed(device: torch.device) -> Iterator[None]:
+    """Restore all global generators on exit: those of torch, of Python and of numpy.
+
+    For passes that are not part of a training; some networks draw noise in evaluation mode, too.
+
+    >>> before = random.getstate()
+    >>> with unnoticed(torch.device("cpu")):
+    ...     _ = random.random()
+    >>> random.getstate() == before
+    True
+    """
+    with borrowed_noise(device):
+        before = python_state()
+        try:
+            yield
+        finally:
+            before.restore()
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Return the device of the weights of a network; the CPU if it has none."""
+    first = next(network.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def mask_generator(device: torch.device) -> torch.Generator:

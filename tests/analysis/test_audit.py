@@ -82,9 +82,12 @@ def check_bounds(found, true):
     assert tight >= 0.8 * len(true)  # and the search is good
 
 
+@pytest.mark.parametrize("bias", [True, False])  # without it, the loss of all active units is a tie of all classes
 @pytest.mark.parametrize("seed", range(5))
-def test_affine_networks_are_audited_exactly(seed):
+def test_affine_networks_are_audited_exactly(seed, bias):
     model = network("affine", seed)
+    if not bias:
+        nn.init.zeros_(model[3].bias)
     x, y = examples(model, seed)
     found = audit(model, [(x[:20], y[:20]), (x[20:], y[20:])], budgets=range(UNITS + 1))
     true = truth(model, x, y)

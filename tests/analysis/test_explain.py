@@ -76,6 +76,8 @@ def test_an_inserted_layer_gives_the_same_explanation(x):
 def test_a_term_tells_what_its_target_is(x):
     assert explain(network(), x, label=2, term=SAdD()).target == "the label 2"
     assert explain(network(), x, label=2, term=VAdD()).target == "the network's own clean output"
+    uniform = VAdD(target=lambda passes, rows: torch.zeros(1, 3))
+    assert explain(network(), x, term=uniform).target == "the target of the term"
     with pytest.raises(ValueError, match="needs the label"):
         explain(network(), x, term=SAdD())
 
@@ -154,6 +156,17 @@ def test_the_layer_must_run_once(x):
 def test_the_target_label_needs_a_label(x):
     with pytest.raises(ValueError, match="needs the label"):
         explain(network(), x, target="label")
+
+
+def test_another_target_is_refused(x):
+    """A mistyped one was taken for the label, which was 0 if none was given."""
+    with pytest.raises(ValueError, match="target must be one of 'output', 'label', got 'outputs'"):
+        explain(network(), x, target="outputs")
+
+
+def test_each_output_needs_a_name(x):
+    with pytest.raises(ValueError, match="name the 3 outputs of the network, got 2 names"):
+        explain(network(), x, classes=["cat", "dog"])
 
 
 def test_integers_are_refused(x):

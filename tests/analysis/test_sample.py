@@ -38,12 +38,26 @@ def test_batches_of_a_pair_and_of_nested_inputs():
     assert [len(labels) for _, labels in found] == [100, 100, 50]
     assert torch.equal(torch.cat([rows for rows, _ in found]), x)
     loader = [(x, y), (x, y)]
-    assert batches_of(loader) is loader
+    assert list(batches_of(loader)) == loader
     nested = {"ids": x, "more": (x, 3.5, torch.ones(7))}
     chosen = rows_of(nested, [4, 9], 250)
     assert chosen["ids"].flatten().tolist() == chosen["more"][0].flatten().tolist() == [4, 9]
     assert chosen["more"][1] == 3.5
     assert len(chosen["more"][2]) == 7
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (torch.ones(2, 3), "a Tensor"),
+        ((torch.ones(2, 3), [0, 1]), "a Tensor"),
+        ([{"x": 1}], "a dict"),
+        ([(1,)], "1 items"),
+    ],
+)
+def test_batches_that_are_no_pairs_are_refused(data, shown):
+    with pytest.raises(TypeError, match=rf"pair of inputs and labels, got {shown};.*\[\(x, y\), ...\]"):
+        list(batches_of(data))
 
 
 def test_a_sample_of_batches_is_that_of_all_rows():

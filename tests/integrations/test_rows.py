@@ -19,6 +19,8 @@ def test_rows_without_labels_get_the_form_of_the_others():
     assert rows[0]["labels"] == [-100, -100, -100]
     assert collate([{"labels": [0.0, 1.0, 1.0]}, {}])[1]["labels"] == [-100.0, -100.0, -100.0]
     assert torch.equal(collate([{"labels": torch.ones(2).long()}, {}])[1]["labels"], torch.tensor([-100, -100]))
+    pixels = collate([{"labels": torch.ones(2, 3).long()}, {}])[1]["labels"]
+    assert torch.equal(pixels, torch.full((2, 3), -100))
     assert collate(["not", "dicts"]) == ["not", "dicts"]
 
 

@@ -36,11 +36,13 @@ from advdrop import (
     BinaryCrossEntropy,
     CrossEntropy,
     EntropyMinimization,
+    Gamma,
     MeanTeacher,
     PiModel,
     Ramp,
     SAdD,
     Step,
+    TemporalEnsembling,
     VAdD,
     insert,
 )
@@ -524,6 +526,13 @@ def test_the_layer_goes_before_the_output_layer():
         assert [place_before_output(model, inputs) for model in models] == [name] * len(models)
 
 
+def test_an_output_layer_that_is_a_convolution_is_not_taken_for_another():
+    """As that of a segmentation with linear layers below."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Conv1d(4, 2, 1))
+    with pytest.raises(ValueError, match=r"feeds the output layer of Sequential was found.*after=.*ran are 0, 1, 2, 3"):
+        place_before_output(model, {"input": torch.zeros(1, 4, 8)})
+
+
 def test_a_layer_only_where_one_is_needed(tmp_path):
     found = {}
     for name, objective in {"none": PiModel() + CrossEntropy(), "one": BOTH, "default": None}.items():
@@ -548,6 +557,8 @@ def test_a_layer_only_where_one_is_needed(tmp_path):
         ({"unlabeled_dataset": [{"text": "fine"}]}, "have no input_ids, attention_mask.*they have text"),
         ({"unlabeled_dataset": iter(UNLABELED)}, "must have a length and rows by their number, got list_iterator"),
         ({"objective": VAdD}, "objective must be an objective"),
+        ({"objective": CrossEntropy() + Gamma(2)}, "gamma needs an optimizer for a module of its own.*use a Step"),
+        ({"objective": TemporalEnsembling(16, 2)}, "temporal_ensembling needs the positions of the rows"),
         ({"compute_loss_func": print}, "compute_loss_func and an objective are two losses"),
         ({"unlabeled_batch_size": -1}, "unlabeled_batch_size must be at least 1, got -1"),
         ({"unlabeled_batch_size": 0}, "unlabeled_batch_size must be at least 1, got 0"),

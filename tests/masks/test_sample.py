@@ -174,6 +174,11 @@ def test_renormalized_counts_beyond_what_half_precision_can(dtype, kept, units):
     assert scaled[:, kept:].abs().sum() == 0
 
 
+def test_renormalized_is_as_precise_as_the_mask():
+    scaled = scale_mask(torch.tensor([[1.0, 1.0, 1.0, 0.0]], dtype=torch.float64), 0.5, "renormalized")
+    assert scaled[0, 0].item() == 4 / 3
+
+
 def test_an_unknown_scale_is_refused():
     with pytest.raises(ValueError, match="scale must be one of 'inverted', 'renormalized', 'none', got 'double'"):
         scale_mask(torch.ones(1, 2), 0.5, "double")

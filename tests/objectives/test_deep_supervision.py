@@ -22,6 +22,8 @@ def supervision(model, places=(nn.Tanh,)):
 def test_the_value_is_the_sum_of_the_squared_hinge_losses_of_the_heads(model):
     rows, term = batch(dtype=torch.float64), supervision(model)
     assert [(head.in_features, head.out_features) for head in term.heads] == [(8, CLASSES), (5, CLASSES)]
+    for head in term.heads:
+        nn.init.normal_(head.weight, std=2.0)  # outputs on both sides of the margin
     signs = 2.0 * np.eye(CLASSES)[rows["y"]] - 1
     expected = 0.0
     for head, depth in zip(term.heads, (2, 4), strict=True):

@@ -99,6 +99,27 @@ def trained(step, steps, optimizer):
     return losses
 
 
+def test_a_teacher_does_not_write_into_its_own_average():
+    class Centered(nn.Module):
+        """Subtracts a mean that it keeps by itself."""
+
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(FEATURES, CLASSES)
+            self.register_buffer("mean", torch.zeros(FEATURES))
+
+        def forward(self, x):
+            self.mean.lerp_(x.mean(0), 0.5)
+            return self.last(x - self.mean)
+
+    model = Centered()
+    step = Step(model, MeanTeacher())
+    step(unlabeled=batch()["unlabeled"] + 1.0)
+    found = step.state_dict()["objective.mean_teacher.average.mean"]
+    assert torch.equal(found, torch.zeros(FEATURES))  # the mean that the network had before the step
+    assert not torch.equal(model.mean, found)
+
+
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("make", [lambda every: MeanTeacher(0.8, every), lambda every: VAdD(target=EMA(0.8, every))])
 def test_a_resumed_training_goes_on_with_the_same_bits(make, every, tmp_path):
@@ -191,6 +212,16 @@ def test_the_state_of_another_network_is_refused():
     other = nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES))
     with pytest.raises(RuntimeError, match=r"Missing key.*objective.mean_teacher.average"):
         Step(other, MeanTeacher()).load_state_dict(saved)
+
+
+@pytest.mark.parametrize("other", [nn.Sequential(nn.Linear(2, 3)), nn.Linear(2, 4)], ids=["wrapped", "another shape"])
+def test_the_average_of_another_network_is_not_given(other):
+    """It was the network as it is, without an average."""
+    ema, model = EMA(), nn.Linear(2, 3)
+    ema.update(model)
+    with pytest.raises(ValueError, match=r"average of another network, with weight, bias, ...: it has no '.*weight'"):
+        ema.network(other)
+    assert torch.equal(ema.network(model).weight, model.weight)
 
 
 class Tiny(nn.Module):

@@ -127,6 +127,14 @@ def test_every_gap_gives_the_same_fit(gap, moons):
     assert made[1].predict(x).dtype.kind == "i"
 
 
+def test_times_that_are_missing():
+    days = pd.Series(pd.to_datetime(["2020-01-01", None, "2021-01-01"]))
+    assert read_labels(days)[1].tolist() == [True, False, True]
+    values, known = read_targets(days - days[0])
+    assert known.tolist() == [True, False, True]
+    assert np.isnan(values[1])
+
+
 def test_targets():
     for y in (
         [1.5, None, 2],

@@ -8,7 +8,7 @@ import pytest
 from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.dummy import DummyClassifier
+from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import (
     GridSearchCV,
@@ -67,6 +67,19 @@ def test_targets_are_not_stratified():
         list(SemiSupervisedKFold(2).split(whole, whole))
     found = [test.tolist() for _, test in SemiSupervisedKFold(2, stratify=False).split(whole, whole)]
     assert found == [[0, 2], [3, 5]]
+
+
+@pytest.mark.parametrize("gap", [0.25, np.nan])
+def test_minus_one_is_a_target_of_a_regression_like_any_other(gap):
+    y = np.array([-1.0, 0.5, 2.0, -1.0, 1.5, gap, -1.0, 3.0])
+    tested = np.concatenate([test for _, test in SemiSupervisedKFold(2).split(y[:, None], y)])
+    assert sorted(tested) == np.flatnonzero(~np.isnan(y)).tolist()
+
+
+def test_the_scorer_of_a_regressor_counts_targets_of_minus_one():
+    y = np.array([-1.0, 0.0, 2.0, np.nan])
+    always = DummyRegressor(strategy="constant", constant=0.0).fit([[0]], [0])
+    assert labeled_scorer("neg_mean_squared_error")(always, y[:, None], y) == pytest.approx(-5 / 3)
 
 
 def test_a_rare_class_is_told():

@@ -101,6 +101,8 @@ REFUSED = {
         ValueError,
         "unlabeled has 2 tensors, and its more_views has 1",
     ),
+    "iterator": ({"x": iter([X, X]), "y": Y}, TypeError, "x has a list_iterator, which is used up.*as a list"),
+    "generator": ({"unlabeled": {"parts": (part for part in (U, U))}}, TypeError, "unlabeled has a generator"),
     "too many indices": ({"unlabeled": U, "index": torch.arange(5)}, ValueError, "one integer for each of the 4"),
     "float indices": ({"unlabeled": U, "index": torch.ones(4)}, ValueError, "got torch.float32"),
     "bool indices": ({"unlabeled": U, "index": torch.ones(4).bool()}, ValueError, "got torch.bool"),

@@ -213,12 +213,7 @@ def test_inputs_are_handed_on_as_arguments():
 
 @pytest.mark.parametrize(("make", "shape"), [(mnist_cnn, (1, 28, 28)), (conv_large, (3, 32, 32))])
 @pytest.mark.parametrize("noise", ["independent", "shared"])
-def test_the_papers_networks_on_a_device_without_values(make, shape, noise, monkeypatch):
-    class NoNoise:  # there is no generator for the meta device
-        get_rng_state = staticmethod(lambda device: torch.zeros(1))
-        set_rng_state = staticmethod(lambda state, device: None)
-
-    monkeypatch.setattr(torch, "get_device_module", lambda device: NoNoise)
+def test_the_papers_networks_on_a_device_without_values(make, shape, noise):
     model, rows = make().to("meta"), {name: torch.empty(4, *shape, device="meta") for name in ("x", "unlabeled")}
     step = Step(model, CrossEntropy() + VAdD(noise=noise))
     loss = step(**rows, y=torch.empty(4, dtype=torch.long, device="meta"), generator=seeded()).loss

@@ -22,7 +22,7 @@ from advdrop import (
 from advdrop.lab.models import mnist_cnn
 from advdrop.lab.models.layers import Dropout, GaussianNoise
 from advdrop.objectives import Term
-from advdrop.step.passes import GivenMasks, Passes
+from advdrop.step.passes import Passes
 from small import (
     CLASSES,
     FEATURES,
@@ -198,21 +198,6 @@ def test_layers_that_come_or_go_are_refused(runs):
 
 def test_a_layer_without_effect_is_fine():
     assert run(Sometimes(), VAdD()).loss > 0
-
-
-def test_given_masks_go_to_their_layers_in_order():
-    one, other = AdversarialDropout(), AdversarialDropout()
-    masks = GivenMasks((one, other, one), tuple(torch.full((1, 1), float(i)) for i in range(3)))
-    assert [masks(layer, torch.zeros(1, 1)).item() for layer in (one, other, one)] == [0.0, 1.0, 2.0]
-    masks.finish()
-    with pytest.raises(ValueError, match="same order"):
-        masks(one, torch.zeros(1, 1))
-    masks.rewind()
-    assert masks(one, torch.zeros(1, 1)).item() == 0.0
-    with pytest.raises(ValueError, match="same order"):
-        masks.finish()
-    with pytest.raises(ValueError, match="same order"):
-        GivenMasks((one, other), (torch.zeros(1, 1),) * 2)(other, torch.zeros(1, 1))
 
 
 @pytest.mark.parametrize("term", [AT(), VAT()], ids=["at", "vat"])

@@ -20,11 +20,13 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from advdrop import (
     AT,
+    EMA,
     VAT,
     AdversarialDropout,
     CrossEntropy,
     EntropyMinimization,
     PiModel,
+    Probe,
     SAdD,
     Step,
     TemporalEnsembling,
@@ -71,6 +73,7 @@ OUTPUTS = {
     "model output": (lambda z: SequenceClassifierOutput(logits=z), None),
     "object": (Plain, None),
     "tuple": (lambda z: (z.exp(), z), 1),
+    "tensor, by position": (lambda z: z, 0),  # not its first row
     "list from its end": (lambda z: [z.exp(), z], -1),
     "function": (lambda z: ((z[:, None],),), lambda output: output[0][0].squeeze(1)),
 }
@@ -102,6 +105,19 @@ BAD_OUTPUTS = {
 def test_outputs_without_logits_are_refused(make, logits, message):
     with pytest.raises(ValueError, match=message):
         run(Returning(quiet(), make), CrossEntropy(), logits=logits)
+
+
+def test_auxiliary_outputs_in_training_alone(apart):
+    """As torchvision's GoogLeNet has them."""
+
+    class Auxiliary(Returning):
+        def forward(self, x):
+            return super().forward(x) if self.training else self.net(x)
+
+    model, losses = quiet(0.5), []
+    for network in (model, Auxiliary(model, lambda z: (z, z.exp()))):
+        losses.append(run(network, CrossEntropy() + VAdD(target=EMA(0.9), search=Probe()), logits=0).loss)
+    close([losses[0]], [losses[1]], 1e-6)
 
 
 class Taking(nn.Module):
@@ -151,6 +167,48 @@ def test_inputs_of_any_kind(wrap, make, labeled, apart):
         loss = run(network, objective, given).loss
         results.append([loss, *gradients(model, loss)])
     close(*results, 1e-6)
+
+
+class Changing(Taking):
+    """Puts other features in the place of the given ones, as networks for graphs do."""
+
+    def forward(self, given, key):
+        kept = vars(given) if isinstance(given, Request) else given
+        kept[key] = kept[key] / 2
+        return super().forward(kept[key] * 2)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: (Request(x), "x"),
+        lambda x: ([x], 0),
+        lambda x: {"given": {"x": x}, "key": "x"},
+    ],
+    ids=["object", "list", "dict in a dict"],
+)
+def test_every_pass_gets_the_inputs_of_the_first(make, reuse):
+    """Halves are exact, so that the losses are the same bit for bit."""
+    objective = CrossEntropy() + SAdD() + VAdD() + PiModel()
+    rows, results = only(batch(), "x", "y"), []
+    for wrap, x in ((Taking, (rows["x"],)), (Changing, make(rows["x"]))):
+        torch.manual_seed(0)
+        results.append(Step(wrap(quiet(0.5)), objective, reuse=reuse)(x, rows["y"]).loss)
+    assert torch.equal(*results)
+
+
+def test_an_input_that_is_changed_in_place_is_told():
+    class InPlace(Taking):
+        def forward(self, x):
+            return super().forward(x.div_(255))
+
+    x, y = batch()["x"], batch()["y"]
+    step = Step(InPlace(quiet(0.5)), CrossEntropy() + SAdD(), reuse=False)
+    with pytest.warns(UserWarning, match=r"InPlace changes its input in place.*different inputs.*x = x / 255"):
+        step(x.clone(), y)
+    step(x.clone(), y)  # once is enough
+    Step(InPlace(quiet(0.5)), CrossEntropy())(x.clone(), y)  # one pass gets what was given
 
 
 @pytest.mark.parametrize("reuse", [True, False])

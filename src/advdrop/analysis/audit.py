@@ -24,7 +24,7 @@ from advdrop.analysis.worst import Found, Upper, affine_above, random_hits, wors
 from advdrop.eval_mode import eval_mode
 from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout
-from advdrop.randomness import ONE_THREAD
+from advdrop.randomness import device_of, unnoticed
 from advdrop.step.outputs import Outputs
 
 BUDGETS = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -252,7 +252,7 @@ def _audit(
     exact = affine_above(model, layer)
     found, units, random = Found(), 0, [0.0] * len(budgets)
     for x, y in batches:
-        with ONE_THREAD:
+        with unnoticed(device_of(model)):
             upper = Upper(model, layer, x, y)
             units = upper.units
             most = min(budgets[-1], units)

@@ -17,8 +17,8 @@ from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout, Masks
 from advdrop.objectives import EMA, AdD, SAdD, VAdD
 from advdrop.objectives.adversarial_dropout import Searched
-from advdrop.objectives.targets import labels
-from advdrop.randomness import ONE_THREAD, derived_generator
+from advdrop.objectives.targets import clean_output, labels
+from advdrop.randomness import derived_generator, unnoticed
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
 
@@ -118,6 +118,9 @@ def explain(
             "advdrop.insert(model, after=...) puts one behind any module"
         )
     checks.floating("x", x)
+    if target is not None:
+        checks.choice("target", target, ("output", "label"))
+    other = term is not None and target is None and term.target is not labels and term.target is not clean_output
     if term is not None and target is None:
         target = "label" if term.target is labels else "output"
     target = target or ("output" if layers[0].p > 0 or label is None else "label")
@@ -128,7 +131,7 @@ def explain(
     own = copy.deepcopy(chosen.target) if isinstance(chosen.target, EMA) else chosen.target
     chosen = replace(chosen, rows="labeled", target=own)
     batch = Batch(x[None], torch.tensor([label or 0], device=x.device))
-    with ONE_THREAD, eval_mode(model), _training(layers[0]), torch.enable_grad():
+    with unnoticed(x.device), eval_mode(model), _training(layers[0]), torch.enable_grad():
         generator = derived_generator(seed, "explain", device=x.device)
         passes = Step(model, chosen, updating=()).passes(batch, (chosen,), generator, measure=True)
         found = chosen.searched(passes)
@@ -141,8 +144,11 @@ def explain(
             divergences = [float(chosen.divergence(found.target, logits, given=chosen.given)) for logits in outputs[1:]]
     jacobian = found.jacobians[0][0] if found.jacobians else torch.zeros_like(found.masks[0])
     names = [str(number) for number in range(outputs[0].shape[1])] if classes is None else list(classes)
+    if len(names) != outputs[0].shape[1]:
+        raise ValueError(f"classes must name the {outputs[0].shape[1]} outputs of the network, got {len(names)} names")
     whole, before, after = (logits[0].softmax(0).tolist() for logits in outputs)
     budget = found.problem.budget
+    own_output = "the target of the term" if other else "the network's own clean output"
     return Explanation(
         title=title,
         image=_image(x),
@@ -151,7 +157,7 @@ def explain(
         jacobian=jacobian.flatten().tolist(),
         adversarial=[int(value) for value in found.masks[0].flatten().tolist()],
         budget=sum(budget) if isinstance(budget, tuple) else budget,
-        target="the network's own clean output" if target == "output" else f"the label {names[label or 0]}",
+        target=own_output if target == "output" else f"the label {names[label or 0]}",
         classes=names,
         whole=whole,
         before=before,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from advdrop.choices import Granularity
 from advdrop.masks import mask_shape
 from advdrop.outputs import Part, part_of, replaced
+from advdrop.randomness import device_of, unnoticed
 from advdrop.step.network import Inputs, call
 from advdrop.suggest import did_you_mean
 
@@ -194,7 +195,7 @@ def measure(
                 if fault.of == "weights"
                 else _broken_units(module, fault, count, generator, part, granularity)
             )
-            with changed, torch.no_grad():
+            with unnoticed(device_of(model)), changed, torch.no_grad():
                 hits = sum(int(right(logits(call(model, x)), y).sum()) for x, y in batches)
             accuracies.append(100 * hits / examples)
         found.append(FaultResult(str(fault), count, sum(accuracies) / draws, min(accuracies)))

@@ -15,6 +15,7 @@ from advdrop.choices import Granularity
 from advdrop.insertion import KEY, insert, places
 from advdrop.masks import AdversarialDropout, mask_shape
 from advdrop.outputs import Part, part_of, replaced
+from advdrop.randomness import device_of, unnoticed
 from advdrop.step.network import Inputs, call, tensors
 
 Chosen = Literal["all"] | Sequence[str]
@@ -115,7 +116,7 @@ def _distinct(
 
     handles = [modules[name].register_forward_hook(note(name)) for name in names]
     try:
-        with torch.no_grad():
+        with unnoticed(device_of(model)), torch.no_grad():
             output = logits(call(model, x))
     finally:
         for handle in handles:
@@ -162,7 +163,7 @@ def is_bypassed(model: nn.Module, x: Inputs, name: str, part: Part, logits: Call
     handles = [each.register_forward_hook(source) for each in model.modules() if each is not model]
     handles.append(module.register_forward_hook(cut))
     try:
-        with torch.enable_grad():
+        with unnoticed(device_of(model)), torch.enable_grad():
             return logits(call(model, tree_map(followed, x))).requires_grad
     finally:
         for handle in handles:

@@ -44,7 +44,18 @@ def batches_of(data: Data) -> Batches:
     """Return batches of inputs and labels, from such batches or from a pair of all inputs and all labels."""
     if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor):
         return _split(data[0], data[1])
-    return data
+    return map(_pair, data)
+
+
+def _pair(batch: Any) -> tuple[Inputs, Tensor]:
+    """Return a batch, or raise an error if it is not a pair."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        shown = f"{len(batch)} items" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+        raise TypeError(
+            f"a batch must be a pair of inputs and labels, got {shown}; the data are such batches, [(x, y), ...], or "
+            "one pair of all inputs and a tensor of all labels, (x, y)"
+        )
+    return batch[0], batch[1]
 
 
 def _split(x: Inputs, y: Tensor) -> Iterator[tuple[Inputs, Tensor]]:

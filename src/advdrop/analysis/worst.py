@@ -120,6 +120,9 @@ def worst_by_rank(upper: Upper, most: int) -> Found:
     shares = slopes[rows, y][:, None] - slopes  # (B, C, H): what each unit adds to the lead over c
     order = shares.argsort(dim=2, descending=True)
     after = lead[:, :, None] - shares.gather(2, order).clamp_min(0).cumsum(2)
+    # What is left of a lead may be a rounding error: without bias, the logits are all 0 when all active units are lost.
+    rounding = 4 * torch.finfo(after.dtype).eps * (logits.abs().amax(1)[:, None] + shares.abs().sum(2))
+    after = torch.where(after.abs() <= rounding[:, :, None], 0.0, after)
     # A tie goes to the class with the smaller number, as in argmax.
     beaten = torch.where(classes[None, :, None] < y[:, None, None], after <= 0, after < 0)
     beaten[rows, y] = False

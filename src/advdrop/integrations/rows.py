@@ -51,12 +51,12 @@ class LabelMissing:
 
 
 def _no_label(row: Mapping[str, Any], known: Mapping[str, Any], name: str) -> Any:
-    """Return -100 in the form of another row's label: for the row, for each class or for each token."""
+    """Return -100 in the form of another row's label: for the row, for each class, each token or each pixel."""
     label = torch.as_tensor(known[name])
     if label.dim() == 0:
         return UNLABELED
     of_tokens = not label.is_floating_point() and len(label) == len(known.get("input_ids", ()))
-    missing = label.new_full((len(row["input_ids"]) if of_tokens else len(label),), UNLABELED)
+    missing = label.new_full((len(row["input_ids"]) if of_tokens else len(label), *label.shape[1:]), UNLABELED)
     return missing if isinstance(known[name], Tensor) else missing.tolist()
 
 

@@ -24,7 +24,7 @@ from advdrop import checks
 from advdrop.choices import Granularity
 from advdrop.insertion import adversarial_layers, insert, places
 from advdrop.integrations.rows import UNLABELED, LabelMissing, has_rows, shuffled, some_rows
-from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, VAdD
+from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, TemporalEnsembling, VAdD
 from advdrop.randomness import derived_seed
 from advdrop.schedules import Ramp
 from advdrop.step.batch import row_count
@@ -91,6 +91,10 @@ class AdversarialDropoutMixin(_Base):
         self.training_objective = CrossEntropy() + Ramp(1.0, over=0.3) * VAdD() if objective is None else objective
         if not isinstance(self.training_objective, Objective):
             raise TypeError(f"objective must be an objective such as CrossEntropy() + VAdD(), got {objective!r}")
+        for name, (_, term) in self.training_objective.named_parts().items():
+            if term.trained is not None or isinstance(term, TemporalEnsembling):
+                needs = "the positions of the rows" if term.trained is None else "an optimizer for a module of its own"
+                raise ValueError(f"{name} needs {needs}, which a Trainer does not give it; use a Step in your own loop")
         self.output_options = {"classes": classes, "logits": logits, "mask": mask}
         self.after, self.layer_options = after, {"p": p, "delta": delta, "granularity": granularity}
         self.unlabeled_dataset = unlabeled_dataset
@@ -362,8 +366,8 @@ class _Share:
 def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names: Sequence[str] = ()) -> str:
     """Return the name of the module that feeds the output layer, such as ``dropout`` in BERT.
 
-    The output layer is the last ``nn.Linear`` that runs. The module that feeds it is the last one before it that runs
-    once and returns a tensor of as many features as the output layer takes.
+    The output layer must be an ``nn.Linear``, the last one that runs. The module that feeds it is the last one before
+    it that runs once and returns a tensor of as many features as the output layer takes.
 
     Args:
         model: a network with an output layer.
@@ -374,8 +378,11 @@ def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names
     modules = dict(model.named_modules())
     output = next((at for at in reversed(range(len(found))) if isinstance(modules[found[at].name], nn.Linear)), 0)
     width = getattr(modules[found[output].name], "in_features", None) if found else None
+    # A module with weights that runs later, such as the convolution of a segmentation, is the output layer.
+    above = [weight for place in found[output + 1 :] for weight in modules[place.name].parameters(recurse=False)]
+    linear = all(weight.dim() < 2 for weight in above)
     for place in reversed(found[:output]):
-        if place.part is None and place.calls == 1 and place.shape[-1] == width:
+        if linear and place.part is None and place.calls == 1 and place.shape[-1] == width:
             return place.name
     last = ", ".join(place.name for place in found[-5:])
     raise ValueError(

@@ -87,8 +87,8 @@ def scale_mask(mask: Tensor, p: float, scale: Scale = "inverted") -> Tensor:
     p = checks.fraction("p", p)
     if scale == "renormalized":
         units = mask[0].numel()
-        # Summed in float32: bfloat16 cannot count beyond 256.
-        kept = mask.flatten(1).sum(1, dtype=torch.float32).clamp_min(1.0)
+        # Summed in float32 at least: bfloat16 cannot count beyond 256.
+        kept = mask.flatten(1).sum(1, dtype=torch.promote_types(mask.dtype, torch.float32)).clamp_min(1.0)
         return mask * (units / kept).to(mask.dtype).view(-1, *[1] * (mask.dim() - 1))
     if scale == "none" or p == 0.0 or p == 1.0:
         return mask

@@ -287,7 +287,8 @@ def _warn_if_zero(problem: MaskProblem, jacobian: Masks) -> bool:
         "the mask search found an all-zero Jacobian: the clean and the perturbed pass agree at ε0 = 1, where the "
         "divergence has its minimum, so the flips are arbitrary. This happens if the layer's p is 0, or the model is "
         "in evaluation mode, and nothing else differs between the two passes. Use noise='independent' with dropout, "
-        "noise or augmentation below the layer, give the layer p > 0, or use search=Probe().",
+        "noise or augmentation below the layer, give the layer p > 0, or use search=Probe(). It also happens if all "
+        "predictions are certain, as on very easy data; then there is nothing to mend.",
         stacklevel=2,
     )
     return True

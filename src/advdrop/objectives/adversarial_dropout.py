@@ -156,7 +156,7 @@ class AdD(Term):
 
     def _compare(self, passes: Passes, divergence: Divergence, target: Tensor, logits: Tensor) -> Tensor:
         if self.target is labels:
-            return passes.compare_labels(divergence, logits, given=self.given)
+            return passes.compare.labels(divergence, logits, given=self.given)
         return passes.compare(divergence, target, logits, self.rows, given=self.given)
 
     def searched(self, passes: Passes) -> Searched:

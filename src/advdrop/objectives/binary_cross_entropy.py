@@ -31,7 +31,7 @@ class BinaryCrossEntropy(Supervised):
 
     def of(self, passes: Passes, logits: Tensor) -> Tensor:
         """Return the loss at these logits, ``(B,)``."""
-        return passes.compare_values(_loss, logits)
+        return passes.compare.values(_loss, logits)
 
 
 def _loss(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from advdrop import checks
-from advdrop.divergences import cross_entropy
+from advdrop.divergences import cross_entropy, full_precision
 from advdrop.objectives.base import Objective, Term
 
 if TYPE_CHECKING:
@@ -113,6 +113,6 @@ def marginal_entropy(logits: Tensor) -> Tensor:
     >>> marginal_entropy(torch.tensor([[9.0, -9.0], [-9.0, 9.0]]))  # log 2
     tensor(0.6931)
     """
-    log_p = (logits.float() if logits.dtype.itemsize < 4 else logits).log_softmax(1)
+    log_p = full_precision(logits).log_softmax(1)
     log_mean = log_p.logsumexp(0) - math.log(len(logits))
     return -(log_mean.exp() * log_mean).sum()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.divergences import Given, cross_entropy
+from advdrop.divergences import Given, cross_entropy, full_precision
 from advdrop.objectives.supervised import Supervised
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class CrossEntropy(Supervised):
 
     def of(self, passes: Passes, logits: Tensor) -> Tensor:
         """Return −log f_y at these logits, ``(B,)``."""
-        return passes.compare_classes(self._loss, logits)
+        return passes.compare.classes(self._loss, logits)
 
     def _loss(self, target: Tensor, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
         if self._factors is None and self.label_smoothing == 0.0:
             return cross_entropy(target, logits, given=given)
-        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        logits = full_precision(logits)
         if target.is_floating_point():
             target = target.to(logits.dtype)
         else:

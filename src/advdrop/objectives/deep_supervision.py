@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advdrop import checks
-from advdrop.divergences import Given
+from advdrop.divergences import Given, full_precision
 from advdrop.eval_mode import eval_mode
 from advdrop.hidden import Place, watched
 from advdrop.objectives.base import Term
@@ -104,6 +104,6 @@ def squared_hinge(outputs: Tensor, y: Tensor) -> Tensor:
     tensor([0., 2.])
     """
     checks.labels(y, outputs.shape[1])
-    outputs = outputs.float() if outputs.dtype.itemsize < 4 else outputs
+    outputs = full_precision(outputs)
     is_label = torch.arange(outputs.shape[1], device=y.device) == y[:, None]
     return (1.0 - torch.where(is_label, outputs, -outputs)).clamp_min(0.0).square().sum(1)

@@ -102,11 +102,23 @@ class EMA:
         self.steps += 1
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the averages in the precision of the network; without integers."""
-        return {name: self.average[name].to(tensor) for name, tensor in _tensors(model) if _averaged(tensor)}
+        """Return the averages in the precision of the network; without integers.
+
+        Buffers are copies, because a pass may write into them.
+        """
+        parameters = dict(model.named_parameters())
+        averaged = [(name, tensor) for name, tensor in _tensors(model) if _averaged(tensor)]
+        return {name: self.average[name].to(tensor, copy=name not in parameters) for name, tensor in averaged}
 
     def network(self, model: Model) -> Model:
         """Return a copy of the network with the averaged weights, in evaluation mode."""
+        missing = next((name for name, tensor in model.named_parameters() if not self._has(name, tensor)), None)
+        if self.average and missing is not None:
+            raise ValueError(
+                f"this is the average of another network, with {', '.join(list(self.average)[:3])}, ...: it has no "
+                f"{missing!r} of this shape. Pass the network that update() gets, both with or both without a wrapper "
+                "such as torch.compile"
+            )
         self.attach(model)
         averaged = copy.deepcopy(model).eval()
         with torch.no_grad():

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from advdrop.divergences import full_precision
 from advdrop.hidden import Place
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives.base import Objective
@@ -81,9 +82,9 @@ class FeatureMatching(Generative):
 def _mean(hidden: dict[str, Tensor]) -> Tensor:
     """Return the mean of each hidden unit over the batch, ``(H,)``."""
     means = torch.cat([h.flatten(1).mean(0) for h in hidden.values()])
-    return means.float() if means.dtype.itemsize < 4 else means
+    return full_precision(means)
 
 
 def evidence(logits: Tensor) -> Tensor:
     """Return log Z = log Σ_k exp f_k, ``(B, K) -> (B,)``: the logit of "not generated"."""
-    return (logits.float() if logits.dtype.itemsize < 4 else logits).logsumexp(1)
+    return full_precision(logits).logsumexp(1)

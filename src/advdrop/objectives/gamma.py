@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from advdrop import checks
+from advdrop.divergences import full_precision
 from advdrop.objectives.base import Term
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Gamma(Term):
         """Return the denoising cost of each row, ``(B,)``."""
         if (outputs := passes.clean(self.rows).logits.shape[1]) != self.classes:
             raise ValueError(f"Gamma has classes={self.classes}, but the network has {outputs} outputs")
-        noisy, clean = (_float(x) for x in (passes.clean(self.rows).logits, passes.without_noise(self.rows)))
+        noisy, clean = (full_precision(x) for x in (passes.clean(self.rows).logits, passes.without_noise(self.rows)))
         z, mean, std = normalized(clean)
         noise = torch.empty_like(noisy).normal_(generator=passes.generator)
         corrupted = normalized(noisy)[0] + self.noise * noise
@@ -102,7 +103,3 @@ def normalized(x: Tensor, epsilon: float = 1e-5) -> tuple[Tensor, Tensor, Tensor
 def denoising_cost(clean: Tensor, denoised: Tensor) -> Tensor:
     """Return 1/m ‖z − ẑ‖² for each row of m units, ``(B, m) -> (B,)``."""
     return (clean - denoised).square().mean(1)
-
-
-def _float(x: Tensor) -> Tensor:
-    return x.float() if x.dtype.itemsize < 4 else x

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.divergences import Given
+from advdrop.divergences import Given, full_precision
 from advdrop.objectives.base import Term
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class TransformationStability(Term):
         made = [passes.clean(self.rows), passes.again(self.rows)]
         logits = [each.logits for each in (*made, *(passes.further(self.rows) for _ in range(self.passes - 2)))]
         checks.several_outputs(logits[0])
-        outputs = [output.float().softmax(1) if output.dtype.itemsize < 4 else output.softmax(1) for output in logits]
+        outputs = [full_precision(output).softmax(1) for output in logits]
         values = [passes.compare(_squared_distance, one, other, self.rows) for one, other in combinations(outputs, 2)]
         if self.exclusivity:
             exclusive = [passes.compare(_exclusivity, output, output, self.rows) for output in logits]
@@ -98,7 +98,7 @@ def mutual_exclusivity(logits: Tensor) -> Tensor:
     tensor([-0.5000, -1.0000])
     """
     checks.several_outputs(logits)
-    f = (logits.float() if logits.dtype.itemsize < 4 else logits).softmax(1)
+    f = full_precision(logits).softmax(1)
     rest = torch.log1p(-f.clamp_max(1.0 - torch.finfo(f.dtype).eps))
     return -(f * (rest.sum(1, keepdim=True) - rest).exp()).sum(1)
 

@@ -29,4 +29,4 @@ class SquaredError(Supervised):
 
     def of(self, passes: Passes, logits: Tensor) -> Tensor:
         """Return the loss at these outputs, ``(B,)``."""
-        return passes.compare_values(mse, logits)
+        return passes.compare.values(mse, logits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from math import isfinite
 from numbers import Number
 from typing import Any
 
@@ -61,12 +62,21 @@ def read_targets(y: Any) -> tuple[Array, Array]:
     (array([0.5, nan, 2. ]), array([ True, False,  True]))
     """
     values = _column(y)
-    if values.dtype == object:
-        values = np.where(is_missing(values), np.nan, values)
-    targets = np.asarray(values, dtype=np.float64)
+    missing = is_missing(values)
+    targets = np.full(len(values), np.nan)
+    targets[~missing] = values[~missing].astype(np.float64)
     if np.isinf(targets).any():
         raise ValueError("Input y contains infinity; a row without a target has NaN")
     return targets, ~np.isnan(targets)
+
+
+def has_fractions(y: Any) -> bool:
+    """Return True if a number has a fraction: then these are targets of a regression, not labels of classes.
+
+    >>> has_fractions([-1, 0.5, None]), has_fractions([-1.0, 0.0, None]), has_fractions(["0.5", -1])
+    (True, False, False)
+    """
+    return any(isinstance(one, float | np.floating) and isfinite(one) and one % 1 != 0 for one in _column(y).tolist())
 
 
 def classes_of(labels: Array, unlabeled: Marker, marked: bool) -> Array:
@@ -139,8 +149,8 @@ def counted_rows(x: Any, labeled: Array, sample_weight: Any) -> tuple[Array, Arr
 
 
 def is_missing(y: Array) -> Array:
-    """Return which values are NaN, None or pd.NA, ``(N,)``."""
-    if y.dtype.kind == "f":
+    """Return which values are NaN, NaT, None or pd.NA, ``(N,)``."""
+    if y.dtype.kind in "fmM":  # numbers, and times, where it is NaT
         return np.isnan(y)
     if y.dtype != object:
         return np.zeros(len(y), dtype=bool)

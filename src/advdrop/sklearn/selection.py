@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_regressor
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import BaseCrossValidator, KFold, StratifiedKFold
 from sklearn.utils.multiclass import type_of_target
 
-from advdrop.sklearn.labels import UNLABELED, Array, Marker, classes_of, labeled_rows, read_labels
+from advdrop.sklearn.labels import UNLABELED, Array, Marker, classes_of, has_fractions, labeled_rows, read_labels
 
 
 class SemiSupervisedKFold(BaseCrossValidator):
@@ -25,7 +26,8 @@ class SemiSupervisedKFold(BaseCrossValidator):
         random_state: the seed of the shuffling.
         stratify: whether each test set has the same share of every class. Numbers with fractions are targets of a
             regression and are never stratified; for integer targets of a regression, pass False.
-        unlabeled: the label of rows without one, as in the classifier. NaN, None and pd.NA always mean that.
+        unlabeled: the label of rows without one, as in the classifier. NaN, None and pd.NA always mean that. Among
+            numbers with fractions, -1 is a target; for integer targets of a regression, pass None.
 
     >>> y = np.array([0, -1, 1, 0, -1, 1])
     >>> for train, test in SemiSupervisedKFold(2).split(y[:, None], y):
@@ -55,7 +57,8 @@ class SemiSupervisedKFold(BaseCrossValidator):
     def _iter_test_indices(self, X: Any = None, y: Any = None, groups: Any = None) -> Iterator[Array]:
         """Yield the positions of the rows of each test set."""
         del X, groups
-        labels, labeled = read_labels(y, self.unlabeled)
+        regression = self.unlabeled == UNLABELED and has_fractions(y)  # where -1 is a target like any other
+        labels, labeled = read_labels(y, None if regression else self.unlabeled)
         rows = np.flatnonzero(labeled)
         if len(rows) < self.n_splits:
             raise ValueError(f"n_splits={self.n_splits} is more than the {len(rows)} rows that have a label")
@@ -95,7 +98,8 @@ class LabeledScorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of a fitted estimator for the rows that have a label."""
-        labels, labeled = read_labels(y, self.unlabeled)
+        regression = self.unlabeled == UNLABELED and is_regressor(estimator)  # where -1 is a target like any other
+        labels, labeled = read_labels(y, None if regression else self.unlabeled)
         if not labeled.all() and self.unlabeled in list(getattr(estimator, "classes_", [])):
             raise ValueError(
                 f"{self.unlabeled!r} is a class of the estimator, and the scorer takes it for a missing label; pass "
@@ -116,7 +120,7 @@ def labeled_scorer(scoring: str | Callable[..., float] = "accuracy", *, unlabele
 
     Args:
         scoring: the name of a score, such as ``"accuracy"``, ``"roc_auc"`` or ``"r2"``, or a scorer of scikit-learn.
-        unlabeled: the label of rows without one. NaN, None and pd.NA always mean that.
+        unlabeled: the label of rows without one. NaN, None and pd.NA always mean that. For a regressor, -1 is a target.
 
     >>> from sklearn.dummy import DummyClassifier
     >>> always = DummyClassifier(strategy="constant", constant=1).fit([[0], [0]], [0, 1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.step.network import Inputs, tensors
+from advdrop.step.network import Inputs, tensors, values
 
 Rows = Literal["labeled", "unlabeled"]
 """Which rows a term runs on. In a step without unlabeled rows, ``"unlabeled"`` terms run on the labeled ones."""
@@ -46,10 +46,10 @@ class Batch:
     def __post_init__(self) -> None:
         if self.x is None and self.unlabeled is None:
             raise ValueError("a step needs labeled inputs x, unlabeled inputs, or both")
-        for name in ("x", "unlabeled", "second_view"):
-            inputs = getattr(self, name)
-            for tensor in tensors(inputs):
-                checks.ordinary(name, tensor)
+        given = [("x", self.x), ("unlabeled", self.unlabeled), ("second_view", self.second_view)]
+        for name, inputs in [*given, *(("more_views", view) for view in self.more_views)]:
+            for value in values(inputs):
+                _check_value(name, value)
             if isinstance(inputs, Tensor):
                 checks.examples(name, inputs)
             elif row_count(inputs) == 0:
@@ -113,6 +113,10 @@ class Batch:
             raise ValueError("this objective needs labels: call the step with x and y")
         return self.y
 
+    def versions(self) -> list[int]:
+        """Return the version of each tensor among the inputs. It is another one after a change in place."""
+        return [tensor._version for tensor in tensors([self.x, self.unlabeled, self.second_view, *self.more_views])]
+
     def arguments(self) -> dict[str, Inputs]:
         """Return the fields as keyword arguments of a step."""
         names = ("x", "y", "unlabeled", "second_view", "index", "more_views")
@@ -123,6 +127,17 @@ class Batch:
         """The device of the first tensor; the CPU if no tensor is found."""
         first = next(tensors((self.x, self.unlabeled, self.y)), None)
         return torch.device("cpu") if first is None else first.device
+
+
+def _check_value(name: str, value: object) -> None:
+    """Raise an error if an input would not be the same in every pass, or if no gradient can flow through it."""
+    if isinstance(value, Iterator):
+        raise TypeError(
+            f"{name} has a {type(value).__name__}, which is used up by the first of the passes of a step; pass its "
+            "items as a list"
+        )
+    if isinstance(value, Tensor):
+        checks.ordinary(name, value)
 
 
 def agreed_rows(inputs: Inputs) -> int | None:

@@ -8,6 +8,7 @@ part, and later passes get the recorded results (:class:`AnyNetwork`).
 
 from __future__ import annotations
 
+import copy
 import random
 import warnings
 from abc import ABC, abstractmethod
@@ -43,20 +44,41 @@ Weights = dict[str, Tensor]
 def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
     """Call a network with its inputs; if given, with other weights than its own."""
     args = () if isinstance(inputs, Mapping) else inputs if type(inputs) is tuple else (inputs,)
-    kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
+    args, kwargs = tuple(map(_own, args)), _own(dict(inputs)) if isinstance(inputs, Mapping) else {}
     return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
+
+
+def _own(value: Any) -> Any:
+    """Return a copy of an argument, with the same tensors. A pass may change it, and the next gets what the first got.
+
+    >>> given = [1, {"a": 2}]
+    >>> _own(given) == given, _own(given)[1] is given[1]
+    (True, False)
+    """
+    if type(value) is list:
+        return [_own(item) for item in value]
+    if type(value) is dict:
+        return {key: _own(item) for key, item in value.items()}
+    if isinstance(value, Tensor | nn.Module | tuple) or not hasattr(value, "__dict__"):
+        return value
+    try:
+        return copy.copy(value)  # such as a graph, whose features a forward may replace: data.x = ...
+    except Exception:  # a class may refuse in any way
+        return value
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:
     """Yield the tensors among the inputs."""
-    if isinstance(inputs, Tensor):
+    return (value for value in values(inputs) if isinstance(value, Tensor))
+
+
+def values(inputs: Inputs) -> Iterator[Any]:
+    """Yield the inputs one by one: the items of lists, tuples and mappings instead of these."""
+    if isinstance(inputs, Mapping | tuple | list):
+        for value in inputs.values() if isinstance(inputs, Mapping) else inputs:
+            yield from values(value)
+    else:
         yield inputs
-    elif isinstance(inputs, Mapping):
-        for value in inputs.values():
-            yield from tensors(value)
-    elif isinstance(inputs, tuple | list):
-        for value in inputs:
-            yield from tensors(value)
 
 
 class Lower(ABC):

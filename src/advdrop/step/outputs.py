@@ -14,8 +14,8 @@ from advdrop.outputs import part_of
 from advdrop.step.network import Inputs
 
 Logits = Callable[[Any], Tensor] | int | str | None
-"""How to get the logits from what a network returns: a function, a position in a tuple, or a key. None: the output is a
-tensor, or has an attribute or a key ``logits``."""
+"""How to get the logits from what a network returns: a function, a position in a tuple, or a key. None: the output has
+an attribute or a key ``logits``. If the output is a tensor, it is the logits, unless there is a function."""
 
 Classes = Literal[1, -1]
 """The dimension of the classes in the logits: 1 for ``(B, C, *D)``, -1 for ``(B, *D, C)``."""
@@ -53,7 +53,7 @@ class Outputs:
         found = output
         if callable(self.logits):
             found = self.logits(output)
-        elif self.logits is not None or not isinstance(output, Tensor):
+        elif not isinstance(output, Tensor):  # a network with auxiliary outputs may return a tensor in evaluation mode
             found = part_of(output, "logits" if self.logits is None else self.logits)
         if not isinstance(found, Tensor) or found.dim() < 2:
             shown = tuple(found.shape) if isinstance(found, Tensor) else type(output).__name__

@@ -6,7 +6,6 @@ be needed run as one batch.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,14 +15,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from advdrop import checks
 from advdrop.choices import Noise, PassName
-from advdrop.divergences import CLASSES, Divergence, Given, over_places
 from advdrop.eval_mode import eval_mode
 from advdrop.hidden import Place, watched
-from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
+from advdrop.masks import Masks, sample_mask, scale_mask
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
+from advdrop.step.comparison import Comparison
+from advdrop.step.mask_sources import GivenMasks, Layers, SampledMasks, drop_probability
 from advdrop.step.network import (
     Inputs,
     Lower,
@@ -36,8 +35,6 @@ from advdrop.step.network import (
 from advdrop.step.outputs import Outputs
 from advdrop.step.perturbation import Change, Perturbation
 from advdrop.step.together import rowwise, still
-
-Layers = tuple[AdversarialDropout, ...]
 
 View = Literal["clean", "second", "further", "adversarial"]
 """A pass that does not depend on another pass. ``"clean"``: the clean pass. ``"second"``: a pass with new noise on the
@@ -86,64 +83,7 @@ class Pass:
     def scale(self, masks: Masks) -> Masks:
         """Scale masks of 0 and 1 as the layers apply them."""
         pairs = zip(self.layers, masks, strict=True)
-        return tuple(scale_mask(mask, _drop_probability(layer), layer.scale) for layer, mask in pairs)
-
-
-class SampledMasks:
-    """A mask source that samples εs and remembers it.
-
-    Args:
-        generator: where the randomness comes from.
-    """
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self.generator = generator
-        self.layers: list[AdversarialDropout] = []
-        self.masks: list[Tensor] = []
-
-    def __call__(self, layer: AdversarialDropout, h: Tensor) -> Tensor:
-        """Return a new mask, scaled."""
-        p = _drop_probability(layer)
-        mask = sample_mask(h, p, self.generator, layer.granularity)
-        self.layers.append(layer)
-        self.masks.append(mask)
-        return scale_mask(mask, p, layer.scale)
-
-
-class GivenMasks:
-    """A mask source that supplies the given scaled masks, in order.
-
-    Args:
-        layers: the layers, in the order in which they are expected to run.
-        masks: a mask for each run.
-    """
-
-    def __init__(self, layers: Layers, masks: Masks) -> None:
-        self.given = list(zip(layers, masks, strict=True))
-        self.position = 0
-
-    def rewind(self) -> None:
-        """Start again from the first mask, because the pass starts again."""
-        self.position = 0
-
-    def __call__(self, layer: AdversarialDropout, h: Tensor) -> Tensor:
-        """Return the next mask."""
-        del h
-        if self.position == len(self.given) or self.given[self.position][0] is not layer:
-            raise self._wrong_order()
-        self.position += 1
-        return self.given[self.position - 1][1]
-
-    def finish(self) -> None:
-        """Raise an error if a layer has not run."""
-        if self.position < len(self.given):
-            raise self._wrong_order()
-
-    def _wrong_order(self) -> ValueError:
-        return ValueError(
-            "the AdversarialDropout layers did not run in the order of the clean pass; every pass of a step must run "
-            "the same layers in the same order"
-        )
+        return tuple(scale_mask(mask, drop_probability(layer), layer.scale) for layer, mask in pairs)
 
 
 class Passes:
@@ -173,6 +113,7 @@ class Passes:
         self.generator = generator if generator is not None else mask_generator(batch.device)
         self.measures: dict[str, Tensor] = {}
         self.outputs, self._updating, self._plan = outputs, updating, plan
+        self.compare = Comparison(batch, outputs)
         self._inputs: dict[Rows, Inputs] = {}
         self._clean: dict[Rows, Pass] = {}
         self._steady: dict[Rows, Tensor] = {}
@@ -280,136 +221,6 @@ class Passes:
         """Return the labels ``(B, *D)``, with 0 in the places that have none; soft labels ``(B, C, *D)``."""
         return self.outputs.labels(self.batch.labels())
 
-    def values(self, logits: Tensor) -> Tensor:
-        """Return labels that have the shape of the output; for one output, labels ``(B,)`` become ``(B, 1)``."""
-        y = self.outputs.classes_second(self.batch.labels())
-        y = y[:, None] if logits.dim() == 2 and logits.shape[1] == y.dim() == 1 else y
-        if y.shape != logits.shape:
-            raise ValueError(
-                f"this loss needs labels of the shape of the output, {tuple(logits.shape)}, got {tuple(y.shape)}; for "
-                "one class per example, use CrossEntropy()"
-            )
-        return y
-
-    def compare(
-        self,
-        divergence: Divergence,
-        target: Tensor,
-        logits: Tensor,
-        rows: Rows,
-        *,
-        given: Given = "logits",
-        labeled: bool = False,
-    ) -> Tensor:
-        """Return D[target, output] of each example, ``(B,)``, over the places that count.
-
-        If an example has no place that counts, its value is 0, and the others are scaled up, so that the mean of all
-        values is the mean over the examples that count.
-
-        Args:
-            divergence: D.
-            target: ``(B, C, *D)``, or labels ``(B, *D)``.
-            logits: ``(B, C, *D)``.
-            rows: the rows that they belong to.
-            given: what a floating-point target is.
-            labeled: whether only places with a label count.
-        """
-        return _over_examples(divergence, target, logits, given, self._counting(logits, rows, labeled))
-
-    def compare_labels(self, divergence: Divergence, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
-        """Return D[y, output] of each labeled example, ``(B,)``, for labels of any kind.
-
-        They are classes if D is one of ``advdrop.divergences.CLASSES``, and values or yes-or-no answers of the shape of
-        the output otherwise.
-
-        Args:
-            divergence: D.
-            logits: the output, ``(B, C, *D)``.
-            given: what floating-point labels are.
-        """
-        y = self.outputs.classes_second(self.batch.labels())
-        own = y.is_floating_point() or y.dtype == torch.bool or y.shape == logits.shape or logits.shape[1] == 1
-        if own and inspect.unwrap(divergence) not in CLASSES:
-            return self.compare_values(divergence, logits, given=given)
-        return self.compare_classes(divergence, logits, given=given)
-
-    def compare_classes(self, divergence: Divergence, logits: Tensor, *, given: Given = "probabilities") -> Tensor:
-        """Return D[y, output] of each labeled example, ``(B,)``, for labels that are classes.
-
-        Args:
-            divergence: D.
-            logits: the output, ``(B, C, *D)``.
-            given: what soft labels ``(B, C, *D)`` are.
-        """
-        y = self.labels()
-        if not y.is_floating_point():
-            checks.labels_fit(checks.integers(y), logits)
-        elif y.shape != logits.shape:
-            raise TypeError(
-                f"labels must be integers, or probabilities of the shape of the output, {tuple(logits.shape)}; got "
-                f"{y.dtype} of shape {tuple(y.shape)}; use y.long() for classes, or SquaredError() for values"
-            )
-        else:
-            y = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
-            if given == "probabilities":  # places that do not count have zeros
-                where = self._places(logits, "labeled")
-                seen = y if where is None else torch.where(where.unsqueeze(1), y, 0.0)
-                checks.distributions("soft labels", seen, zeros=where is not None)
-        return self.compare(divergence, y, logits, "labeled", given=given, labeled=True)
-
-    def compare_values(self, divergence: Divergence, logits: Tensor, *, given: Given = "logits") -> Tensor:
-        """Return D[y, output] of each labeled example, ``(B,)``, for labels of the shape of the output.
-
-        Every single output is a place: those whose label is the ``ignore_index`` do not count.
-
-        Args:
-            divergence: D; it is called with one output per row, ``(N, 1)``, if labels may be missing.
-            logits: the output, ``(B, C, *D)``.
-            given: what the labels are.
-        """
-        y = self.values(logits)
-        target = y.to(logits.dtype if logits.dtype.itemsize > 2 else torch.float32)
-        where, missing = self._places(logits, "labeled"), self.outputs.ignore_index
-        if missing is None:
-            return _over_examples(divergence, target, logits, given, where)
-        has_label = y != missing
-        self._warn_if_none(has_label)
-        if where is not None:
-            has_label = has_label & where.unsqueeze(1)
-        target, logits, has_label = target.flatten(1), logits.flatten(1), has_label.flatten(1)
-        return _over_examples(divergence, target.unsqueeze(1), logits.unsqueeze(1), given, has_label)
-
-    def _places(self, logits: Tensor, rows: Rows) -> Tensor | None:
-        """Return the places that the mask of the inputs has, ``(B, *D)``; None if there is none."""
-        where = self.outputs.places(self.batch.inputs(rows)) if logits.dim() > 2 else None
-        if where is not None and where.shape != logits.shape[:1] + logits.shape[2:]:
-            raise ValueError(
-                f"the mask of the places, {tuple(where.shape)}, does not fit the output (B, C, *D), "
-                f"{tuple(logits.shape)}; say with Step(..., mask=...) which input has the mask, or mask=None"
-            )
-        return None if where is None else where != 0
-
-    def _counting(self, logits: Tensor, rows: Rows, labeled: bool) -> Tensor | None:
-        """Return the places that count, ``(B, *D)``; None if all do."""
-        rows = self.batch.rows(rows)
-        where = self._places(logits, rows)
-        if rows == "unlabeled" or not (logits.dim() > 2 or labeled):
-            return where
-        has_label = self.outputs.labeled(self.batch.labels(), logits)
-        if has_label is None:
-            return where
-        if not labeled:  # an example without any label is unlabeled, and all its places count
-            has_label = has_label | ~has_label.flatten(1).any(1).view(-1, *[1] * (has_label.dim() - 1))
-        else:
-            self._warn_if_none(has_label)
-        return has_label if where is None else where & has_label
-
-    def _warn_if_none(self, has_label: Tensor) -> None:
-        if checks.due("labels", has_label) and not has_label.any():
-            checks.warn_once(
-                f"all labels of this batch are ignore_index={self.outputs.ignore_index}: the loss of the labels is 0"
-            )
-
     def steady(self, rows: Rows, weights: Weights | None = None) -> Tensor:
         """Return the logits of a pass in evaluation mode, as a constant; if given, with other weights."""
         rows, model = self.batch.rows(rows), self.network.model
@@ -441,7 +252,7 @@ class Passes:
         """Return another εs for the layers of a pass."""
         pairs = zip(clean.layers, clean.masks, strict=True)
         return tuple(
-            sample_mask(mask, _drop_probability(layer), self.generator, layer.granularity) for layer, mask in pairs
+            sample_mask(mask, drop_probability(layer), self.generator, layer.granularity) for layer, mask in pairs
         )
 
     def perturbable(self, rows: Rows) -> Tensor:
@@ -587,16 +398,3 @@ class Passes:
         cleans = dict.fromkeys(key for key in known if key[1] == "clean")
         whole = [*cleans, *(key for key in known if key[1] in ("second", "further"))]
         return whole, [key for key in known if key[1] == "adversarial"]
-
-
-def _over_examples(
-    divergence: Divergence, target: Tensor, logits: Tensor, given: Given, where: Tensor | None
-) -> Tensor:
-    """Return the mean over the places of each example, scaled up if there are examples without a place that counts."""
-    value = over_places(divergence, target, logits, given=given, where=where)
-    return value if where is None else value * (len(where) / where.reshape(len(where), -1).any(1).sum().clamp_min(1))
-
-
-def _drop_probability(layer: AdversarialDropout) -> float:
-    """Return the drop probability of a layer, which is 0 in evaluation mode."""
-    return layer.p if layer.training else 0.0

@@ -16,6 +16,7 @@ from advdrop import checks
 from advdrop.choices import PassName
 from advdrop.hidden import modules_at
 from advdrop.objectives.base import Objective, Term, Weight
+from advdrop.objectives.supervised import Supervised
 from advdrop.randomness import ONE_THREAD
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import PASSES, UPDATING, RunningStatistics
@@ -163,6 +164,7 @@ class Step(nn.Module):
         measure: bool,
     ) -> Loss:
         passes = self.passes(batch, tuple(active.values()), generator, measure)
+        versions = batch.versions()
         terms, measures, total = {}, {}, None
         for name, term in active.items():
             try:
@@ -175,6 +177,12 @@ class Step(nn.Module):
             total = part if total is None else total + part
             terms[name] = value.detach()
             measures.update({f"{name}/{key}": measured for key, measured in passes.take_measures().items()})
+        if batch.versions() != versions and not all(isinstance(term, Supervised) for term in active.values()):
+            checks.warn_once(
+                f"{type(self.model).__name__} changes its input in place, and a step runs it several times: each pass "
+                "gets what the pass before has left, so the passes have different inputs. Change a copy, "
+                "x = x / 255 instead of x.div_(255)"
+            )
         assert total is not None
         return Loss(total, terms, weights, measures)
 

@@ -45,6 +45,10 @@ def says(capsys, *words):
     return code, said.out, said.err
 
 
+def list_of_paths(monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+
+
 def expected(image_run):
     model, x = load(image_run[0]), image_run[1].test.x[:9]
     return {f"数字 {number}.png": name for number, name in enumerate(model.predict(x))}
@@ -75,14 +79,22 @@ def test_files_folders_and_patterns(given, photos, image_run, capsys):
 
 
 def test_paths_on_stdin_each_once(photos, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("photos/数字 0.png\r\n\nphotos/größe.png\nphotos/数字 0.png\n"))
+    list_of_paths(monkeypatch, "photos/数字 0.png\r\n\nphotos/größe.png\nphotos/数字 0.png\n".encode())
     code, out, _ = says(capsys, "run", "-")
     assert (code, out.count("\n")) == (0, 5)
 
 
+@pytest.mark.parametrize("name", [b"~$office.png", b"~nobody.png", b"old \xe9.png"])
+def test_no_name_on_stdin_stops_the_others(name, photos, capsys, monkeypatch):
+    Path(os.fsdecode(name)).write_bytes(Path("photos/数字 0.png").read_bytes())
+    list_of_paths(monkeypatch, name + "\nphotos/数字 0.png\n".encode())
+    code, out, _ = says(capsys, "run", "-")
+    assert (code, out.count("\n")) == (0, 2)
+
+
 @pytest.mark.parametrize("given", [["empty"], ["nothing.png"], ["none/*.png"], ["empty", "-"]])
 def test_no_images_is_told_in_one_line(given, photos, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    list_of_paths(monkeypatch, b"")
     code, out, err = says(capsys, "run", *given, "--out", "o.csv")
     assert (code, out) == (2, "")
     assert err == f"advdrop: no images in {', '.join(given)}; give image files, folders of them or patterns\n"

@@ -61,14 +61,15 @@ def test_a_figure_of_somebody_else_is_kept(words, name, capsys):
     assert Path(name).read_text() == "<svg>mine</svg>"
 
 
-@pytest.mark.parametrize("content", ["[1]", '{"a": 1}', "mine"])
-def test_results_of_somebody_else_are_kept(content, capsys):
+@pytest.mark.parametrize("content", ["[1]", '{"a": 1}', '{"a": [1]}', '{"a": [{"error": 1}]}', "mine"])
+@pytest.mark.parametrize("name", ["compare.json", "answer.json"])
+def test_results_of_somebody_else_are_kept(name, content, capsys):
     Path("c").mkdir()
-    Path("c/compare.json").write_text(content)
+    Path("c", name).write_text(content)
     assert main(["compare", "--dataset", "digits", "--updates", "1", "--jobs", "1", "--out", "c"]) == 2
-    assert "advdrop: c/compare.json " in capsys.readouterr().err
-    assert Path("c/compare.json").read_text() == content
-    assert [path.name for path in Path("c").iterdir()] == ["compare.json"]
+    assert f"advdrop: c/{name} " in capsys.readouterr().err
+    assert Path("c", name).read_text() == content
+    assert [path.name for path in Path("c").iterdir()] == [name]
 
 
 @pytest.mark.usefixtures("_measured")

@@ -73,6 +73,14 @@ def test_what_is_no_image_is_refused_in_words(given, shape, said):
         stored(given, shape)
 
 
+def test_a_pillow_image_stays_as_it_is(tmp_path):
+    Image.fromarray(noise(60, 90, 3)).save(tmp_path / "large.jpg")
+    with Image.open(tmp_path / "large.jpg") as image:
+        stored_image(image, COLOR)
+        assert image.size == (90, 60)
+        assert np.array_equal(image, Image.open(tmp_path / "large.jpg"))
+
+
 def test_files_that_are_none(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "folder.png").mkdir()

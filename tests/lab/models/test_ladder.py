@@ -23,6 +23,12 @@ def make(noise=0.0):
     return network
 
 
+def test_weights_start_with_the_variance_of_one_over_the_inputs():
+    network = ladder(None, (400,), 100, hidden=(300, 200), noise=0.3)
+    for dense in (*network.up, *network.down):
+        assert dense.weight.std().item() == pytest.approx(dense.in_features**-0.5, rel=0.1)
+
+
 def normalized(x):
     mean, std = x.mean(0), np.sqrt(x.var(0) + 1e-5)
     return (x - mean) / std, mean, std

@@ -23,8 +23,8 @@ from advdrop.lab.engine.progress import duration, makespan
 from advdrop.lab.engine.run import StoppedError, estimate, split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
 from advdrop.lab.files import read_json, write_text
-from advdrop.lab.records.record import record_of
-from advdrop.lab.report.answer import BASELINE, FILE, Answer, unlike, with_answers
+from advdrop.lab.records.record import RecordError, record_of
+from advdrop.lab.report.answer import BASELINE, FILE, Answer, read_answer, unlike, with_answers
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import page
 from advdrop.lab.report.text_table import table
@@ -41,7 +41,7 @@ def run_compare(options: Compare) -> int:
     jobs = jobs_of(options.jobs or "auto", cells.values())
     folder = next(iter(cells.values())).path.parent
     refuse_foreign(folder / "report.html", ".html")
-    refuse_foreign_results(folder / "compare.json")
+    refuse_foreign_results(folder)
     if options.dry_run:
         print_plan(["method", "seed"], cells, jobs, dict.fromkeys(cells, data))
         return 0
@@ -60,11 +60,26 @@ def run_compare(options: Compare) -> int:
     return 1 if errors else 0
 
 
-def refuse_foreign_results(path: Path) -> None:
-    """Raise an error if ``compare.json`` is there and does not hold lists of results."""
-    values = read_json(path) if path.exists() else {}
+def refuse_foreign_results(folder: Path) -> None:
+    """Raise an error if ``compare.json`` or ``answer.json`` is there and is not of this program."""
+    for name, is_own_file in (("compare.json", _holds_results), (FILE, _holds_answer)):
+        path = folder / name
+        if path.exists() and not is_own_file(path):
+            raise ValueError(f"{path} was not written by advdrop and is left as it is; choose another --out")
+
+
+def _holds_results(path: Path) -> bool:
+    values = read_json(path)
     if not isinstance(values, dict) or not all(isinstance(runs, list) for runs in values.values()):
-        raise ValueError(f"{path} was not written by advdrop and is left as it is; choose another --out")
+        return False
+    return all(isinstance(run, dict) and "test_error_percent" in run for runs in values.values() for run in runs)
+
+
+def _holds_answer(path: Path) -> bool:
+    try:
+        return bool(read_answer(path))
+    except RecordError:
+        return False
 
 
 def cells_of(options: Compare, values: Mapping[str, Any], data: DataSet) -> dict[Key, Cell]:

@@ -88,13 +88,14 @@ def images_of(arguments: Sequence[str]) -> list[Path]:
     """
     found: list[Path] = []
     for argument in arguments:
-        lines = [text.rstrip("\r\n") for text in sys.stdin] if argument == "-" else [argument]
+        # As bytes: a name may be broken text, which must not stop the others.
+        lines = [os.fsdecode(name.rstrip(b"\r\n")) for name in sys.stdin.buffer] if argument == "-" else [argument]
         found += [path for text in lines if text for path in _named(text)]
     return list(dict.fromkeys(found))
 
 
 def _named(argument: str) -> Iterator[Path]:
-    path = Path(argument).expanduser()
+    path = Path(os.path.expanduser(argument))  # noqa: PTH111  Path.expanduser refuses names such as ~$photo.png
     if path.is_dir():
         yield from _inside(path)
     elif path.exists() or not glob.has_magic(argument):

@@ -121,7 +121,8 @@ class PictureSet:
         kept = [item for item, read in zip(items, found.read, strict=True) if read]
         if lost := sorted({item.label for item in items} - {item.label for item in kept} - {""}):
             raise DataError(
-                f"{self.where}: no image of the class {lost[0]!r} can be read; repair one or remove them all"
+                f"{self.where}: no image of the class {lost[0]!r} can be read; repair one or remove them all "
+                f"({found.notes[-1]})"
             )
         labels, test = np.array([item.label for item in kept]), np.array([bool(item.test) for item in kept])
         undecided = np.array([item.test is None for item in kept])

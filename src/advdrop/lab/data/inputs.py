@@ -43,7 +43,8 @@ def stored_image(image: Any, shape: Shape) -> Array:
     """Return one image as uint8 of ``shape``: a path, a Pillow image, or a uint8 array or tensor.
 
     An array is ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)``. An array of ``shape`` is not changed; every other image goes
-    through `pixels`, as in training.
+    through `pixels`, as in training. A large JPEG file is read at a fraction if it is given by its path. One that
+    Pillow has opened is read in full, so its pixels may differ a little.
     """
     if isinstance(image, Tensor):
         image = image.detach().cpu().numpy()
@@ -66,6 +67,7 @@ def stored_image(image: Any, shape: Shape) -> Array:
     if isinstance(image, np.ndarray):
         image = Image.fromarray(_channels_last(image))
     if isinstance(image, Image.Image):
+        image.load()  # else `pixels` would read a large JPEG file at a fraction, and the caller's image would shrink
         return pixels(image, to)
     raise DataError(f"an image must be a path, a Pillow image, an array or a tensor, got {type(image).__name__}")
 

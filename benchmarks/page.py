@@ -48,6 +48,7 @@ PAGES = (
     "docs/figures.md",
     "docs/does-it-help.md",
     "docs/choosing.md",
+    "docs/gallery.md",
     "docs/reliability.md",
     "docs/text.md",
 )
@@ -147,16 +148,17 @@ def sensitivity(results: Path) -> dict[str, Figure]:
     }
 
 
-def settings_shown(results: Path) -> str:
-    """Return the charts of the error against each setting, for a page."""
+def settings_shown(results: Path, below: str = "") -> str:
+    """Return the charts of the error against each setting, for a page, with a text ``below`` each."""
     shown = [f"![{figure.title}.](images/{name})" for name, figure in sensitivity(results).items()]
-    return "\n\n".join(shown) + "\n"
+    return "\n\n".join(image + below for image in shown) + "\n"
 
 
 MADE: dict[str, Callable[[Path], str]] = {
     "answer": in_short,
     "choosing": choosing.decisions,
     "sensitivity": settings_shown,
+    "sensitivity-gallery": lambda results: settings_shown(results, "\n\nVAdD (KL): `advdrop reproduce sensitivity`."),
     "coverage": coverage,
     "table1": beside_the_paper,
     "ledger": lambda results: markdown(collect([results])),

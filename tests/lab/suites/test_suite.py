@@ -93,6 +93,20 @@ def test_cells_come_as_whole_tables_seed_by_seed(small):
     assert [key.row for key in small.cells("short", ["random"], ["few"], 1)] == ["random"]
 
 
+def test_the_settings_of_a_row_in_one_protocol_come_last(small):
+    own = {"optimizer": {"learning_rate": 0.5}}
+    row = small.rows["dropout"].model_copy(update={"settings": {"optimizer": {"learning_rate": 0.1, "beta2": 0.9}}})
+    protocol = small.protocol("short").model_copy(update={"rows": {"dropout": own}})
+    changed = small.model_copy(
+        update={"rows": {**small.rows, "dropout": row}, "protocols": {**small.protocols, "short": protocol}}
+    )
+    rates = {name: changed.settings(Key("few", "dropout", 0), name).get("optimizer") for name in ("short", "paper")}
+    assert rates["short"]["learning_rate"] == 0.5
+    assert rates["short"]["beta2"] == 0.9
+    assert rates["paper"]["learning_rate"] == 0.1
+    assert differences(config(small, Key("few", "vadd-kl", 0)), config(changed, Key("few", "vadd-kl", 0))) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -122,6 +136,7 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"rows": {"new": {"name": "New"}}}, "rows.new has neither a method nor a source"),
         ({"compare": [["dropout", "pi"]]}, "compare has row 'pi'"),
         ({"protocols": {"short": {"columns": {"many": {}}}}}, "protocols.short.columns has 'many'"),
+        ({"protocols": {"short": {"rows": {"pi": {}}}}}, "protocols.short.rows has 'pi'"),
         ({"protocols": {"short": {"without": {"few/drop": "why"}}}}, "protocols.short.without has 'few/drop'"),
         ({"columns": {"few": {"like": "many"}}}, "columns.few.like has column 'many'"),
         ({"columns": {"a/b": {"name": "x", "dataset": "digits", "labels": 30}}}, "cannot be part of a file's name"),

@@ -84,6 +84,7 @@ class Protocol(Section):
     seeds: int = Field(ge=1, le=MOST_SEEDS)
     settings: dict[str, Any] = Field({}, description="over the recipe")
     columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
+    rows: dict[str, dict[str, Any]] = Field({}, description="over the settings of the row, for one row each")
     without: dict[str, str] = Field(
         {}, description="rows, columns and cells (column/row) that it leaves out unless asked for, and why"
     )
@@ -132,6 +133,7 @@ class Suite(Section):
         cells = [f"{column}/{row}" for column in self.columns for row in self.rows]
         for key, protocol in self.protocols.items():
             check_known(f"protocols.{key}.columns has", protocol.columns, self.columns)
+            check_known(f"protocols.{key}.rows has", protocol.rows, self.rows)
             check_known(f"protocols.{key}.without has", protocol.without, [*self.rows, *self.columns, *cells])
         for key, column in self.columns.items():
             check_known(f"columns.{key}.like has column", [column.like] if column.like else [], self.columns)
@@ -197,7 +199,8 @@ class Suite(Section):
     def settings(self, key: Key, protocol: str) -> dict[str, Any]:
         """Return the settings of a run that are not the recipe's."""
         row, length = self.rows[key.row], self.protocol(protocol)
-        return merged(_for_network(length.settings, row), length.columns.get(key.column, {}), row.settings)
+        of_column, of_row = length.columns.get(key.column, {}), length.rows.get(key.row, {})
+        return merged(_for_network(length.settings, row), of_column, row.settings, of_row)
 
     def config(self, key: Key, protocol: str, preset: PresetName, **data: Any) -> RunConfig:
         """Return the whole configuration of a run; ``data`` are ``recipes.facts`` and the data_dir."""

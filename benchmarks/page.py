@@ -87,21 +87,26 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
 
 
 def in_short(results: Path) -> str:
-    """Return the answer: Table 1 seed by seed (long) and in words (short), and the order of the rows elsewhere."""
-    table, longer = table1(results), table1(results, "long")
-    lines = "\n".join(f"- {plain(line)}" for line in verdict_lines(longer, longer.columns[0]))
-    sentences = " ".join(plain(sentence) for sentence in in_words(table))
+    """Return the answer: Table 1 (long) seed by seed, in words and beside the paper; the order of rows elsewhere."""
+    table = table1(results, "long")
+    column = table.columns[0]
+    seeds = seed_lines(table, column)
+    assert seeds is not None
     ordered = [found for found in collect([results]) if found.only_order and found.orders]
-    tables = "\n".join(
-        f"- {found.suite.title.split(':')[0]}, {plain(line)}." for found in ordered for line in orders(found)
-    )
-    order = f"The order of the rows in the tables that are scaled down:\n\n{tables}\n\n" if tables else ""
-    return (
-        f"## In short\n\n{longer.suite.columns[longer.columns[0]].name}, protocol `long`, test errors in percent, seed "
-        f"by seed:\n\n{lines}\n\n![Each seed is a line between the errors of two methods, for each pair of methods."
-        f"](images/{longer.name}-seeds.svg)\n\n{order}Protocol `short`: {sentences}\n\n![Test errors of each "
-        f"method in the paper and here: mean and standard deviation.](images/{table.name}.svg)\n"
-    )
+    parts = [
+        "![Each seed is a line between the errors of two methods, for each pair of methods that is compared.]"
+        f"(images/{table.name}-seeds.svg)",
+        f"*{seeds.note}*",
+        " ".join(plain(sentence) for sentence in in_words(table)),
+        f"The comparisons with {table.suite.columns[column].name} (protocol `long`, test errors in percent):",
+        "\n".join(f"- {plain(line)}" for line in verdict_lines(table, column)),
+        f"![Test errors of each method in the paper and here: mean and standard deviation.](images/{table.name}.svg)",
+        "The order of the rows in the tables that are scaled down:",
+        "\n".join(
+            f"- {found.suite.title.split(':')[0]}, {plain(line)}." for found in ordered for line in orders(found)
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def beside_the_paper(results: Path) -> str:
@@ -181,11 +186,10 @@ def filled(text: str, results: Path = ROOT / "results") -> str:
 
 def images(results: Path = ROOT / "results") -> dict[str, str]:
     """Return the figures of the docs that are made from records, by the names of their files."""
-    table = table1(results)
+    table = table1(results, "long")
     drawn = {f"{table.name}.svg": standalone(overview(table, table.columns[0]))}
-    longer = table1(results, "long")
-    if seeds := seed_lines(longer, longer.columns[0]):
-        drawn[f"{longer.name}-seeds.svg"] = standalone(seeds)
+    if seeds := seed_lines(table, table.columns[0]):
+        drawn[f"{table.name}-seeds.svg"] = standalone(seeds)
     drawn |= {name: standalone(figure) for name, figure in sensitivity(results).items()}
     for study in studies_of(measurements(results)):
         first = study.measurements[0]

@@ -87,7 +87,7 @@ def decisions(results: Path) -> str:
             "unlabeled texts",
         ],
         [
-            "units that may fail, or a worst case that matters",
+            "a worst case over lost units that matters",
             "`vadd-kl` or `vadd-qe`",
             "how far the ten worst flips move the output (KL): "
             + ", ".join(f"{method} {value:.2f}" for method, value in worst.items()),

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
@@ -292,11 +292,12 @@ def gains(rows: list[dict[str, Any]]) -> str:
 def in_a_line(rows: list[dict[str, Any]]) -> str:
     """The mean gain, and the tables where unlabeled rows did harm, on the half that the defaults were not chosen on."""
     found = [each for each in tables(rows) if data.half(each[0]) == "look"]
-    mean = fmean(both - alone for _, alone, both in found)
+    gains = [both - alone for _, alone, both in found]
     hurt = [f"{name} ({both - alone:+.1f})" for name, alone, both in found if both - alone <= -0.5]
     text = (
         f"On {len(found)} tables that nothing was chosen on, with ten labels of each class, unlabeled rows change the "
-        f"accuracy of the estimator by {mean:+.1f} points on average. They do harm on {', '.join(hurt)}."
+        f"accuracy of the estimator by {fmean(gains):+.2f} points on average (median {median(gains):+.2f}). They cost "
+        f"half a point or more on {', '.join(hurt)}."
     )
     return textwrap.fill(text, 120) + "\n"
 

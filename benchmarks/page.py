@@ -98,10 +98,11 @@ def in_short(results: Path) -> str:
         f"(images/{table.name}-seeds.svg)",
         f"*{seeds.note}*",
         " ".join(plain(sentence) for sentence in in_words(table)),
-        f"The comparisons with {table.suite.columns[column].name} (protocol `long`, test errors in percent):",
+        f"The comparisons with {table.suite.columns[column].name} (protocol `long`, test errors in percent, p after "
+        "Holm's correction, and the seeds that show a difference of 0.05 with a probability of 80 %):",
         "\n".join(f"- {plain(line)}" for line in verdict_lines(table, column)),
         f"![Test errors of each method in the paper and here: mean and standard deviation.](images/{table.name}.svg)",
-        "The order of the rows in the tables that are scaled down:",
+        "The order of the methods in the scaled-down tables (τ is 1 for the same order and -1 for the reverse):",
         "\n".join(
             f"- {found.suite.title.split(':')[0]}, {plain(line)}." for found in ordered for line in orders(found)
         ),

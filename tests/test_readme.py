@@ -78,16 +78,16 @@ def test_the_answer_is_three_sentences_with_the_numbers_of_the_table(tmp_path):
     first, second, third = in_words(results)
     assert first == "With 20 labels, the test error of VAdD (KL) is lower than that of Π model by 2.03 ± 0.14."
     assert second == (
-        "Of 2 claims that one method has a lower error than another, 1 held (VAdD (KL) below Π model, 20 labels), "
-        "0 turned out the other way round, and 1 are not known yet."
+        "Of 2 comparisons, 1 held (VAdD (KL) below Π model, 20 labels), 0 turned out the other way around, and 1 are "
+        "undecided."
     )
     assert third == (
-        "Of 1 errors that the paper has as well, 1 are higher here by more than their 95 % interval, "
+        "Of 1 errors that have a number of the paper, 1 are higher here and 0 lower by more than their 95 % interval, "
         "after 40 updates instead of 1,000."
     )
     chance = [run_of(suite, row, seed, (40.0, 4.0 + seed * (row == "pi"))) for row in ("vadd", "pi") for seed in (0, 1)]
     assert in_words(*results_of(chance, {suite.key: suite}))[0].endswith(
-        "which may be chance: with 2 seeds, a difference below 8.17 cannot be seen."
+        "which may be chance: 2 seeds would miss a true difference of 8.17 one time in five."
     )
 
 

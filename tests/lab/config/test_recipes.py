@@ -150,6 +150,16 @@ def test_the_weights_are_those_of_appendix_b():
         assert found == {**one, "vadd-qe": quadratic, "pi": quadratic}, (dataset, preset, labels)
 
 
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+@pytest.mark.parametrize("labels", [1000, "all"])
+def test_the_subset_of_svhn_has_the_recipe_of_svhn(preset, labels):
+    whole, subset = (
+        resolved(name, shape=(3, 32, 32), examples=10_000, preset=preset, labels=labels, method="vadd-qe")
+        for name in ("svhn", "svhn-subset")
+    )
+    assert whole.differences(subset) == ["dataset"]
+
+
 def test_the_authors_add_entropy_to_semi_supervised_methods():
     without = ["dropout", "at", "sadd", "at+sadd", "entropy", "vat+entropy"]  # it has its own weight; twice would be 2
     for method in [*without, "vat", "pi", "temporal", "sajjadi", "vadd-kl", "vadd-qe", "sadd+vat"]:

@@ -4,7 +4,7 @@ from advdrop.lab.config.config import ConfigError, merged
 from advdrop.lab.records.record import Ledger, RecordError
 from advdrop.lab.report.collect import LOOSE, ORDER, at_cost, check, collect, results_of
 from advdrop.lab.report.statistics import Difference
-from advdrop.lab.suites.suite import suites
+from advdrop.lab.suites.suite import Reported, suites
 from ledger import loose_of, run_of, suite_of
 
 
@@ -319,12 +319,26 @@ def test_a_row_with_a_preset_of_its_own_keeps_it(tmp_path):
 def test_what_differs_from_the_papers_protocol_is_listed_once(suite):
     (table,) = tables(suite, run_of(suite, "vadd", 0), run_of(suite, "vadd", 1), run_of(suite, "pi", 0))
     whole = run_of(suite, protocol="paper")
-    assert table.deviations == [("training.epoch_updates", "10", "100"), ("training.updates", "40", str(whole.updates))]
+    rows = ("pi", "vadd")
+    assert table.deviations == [
+        ("training.epoch_updates", "10", "100", rows),
+        ("training.updates", "40", str(whole.updates), rows),
+    ]
+
+
+def test_the_settings_of_a_row_differ_from_the_paper_only_if_the_paper_has_no_number_for_it(suite):
+    settings = {"settings": {"optimizer": {"learning_rate": 0.5}}}
+    for paper in ({}, {"20": "1.0"}):
+        row = suite.rows["vadd"].model_copy(update=settings | {"paper": {c: Reported.of(n) for c, n in paper.items()}})
+        changed = suite.model_copy(update={"rows": suite.rows | {"vadd": row}})
+        (table,) = tables(changed, run_of(changed, "vadd"), run_of(changed, "pi"))
+        found = [each for each in table.deviations if each.key == "optimizer.learning_rate"]
+        assert found == ([] if paper else [("optimizer.learning_rate", "0.5", "0.001", ("vadd",))])
 
 
 def test_what_differs_from_the_papers_preset_is_listed(suite):
     (table,) = tables(suite, run_of(suite, "vadd", preset="authors"))
-    keys = {key: (here, there) for key, here, there in table.deviations}
+    keys = {each.key: (each.here, each.paper) for each in table.deviations}
     assert keys["training.updates"] == ("40", "1000")
     assert keys["data.overlap"] == ("True", "False")
     assert "preset" not in keys

@@ -79,7 +79,7 @@ def test_comparisons_in_a_table_and_in_words(results):
     ]
     assert sentences(results[0]) == [
         "20 labels: VAdD (KL) is higher than Π model by 0.20 ± 0.25, which may be chance; "
-        "with 3 seeds a difference below 0.33 cannot be seen"
+        "3 seeds would miss a true difference of 0.33 one time in five"
     ]
 
 
@@ -113,7 +113,7 @@ def test_the_cost_table_has_the_error_at_equal_cost(results):
 def test_markdown_has_all_parts(results):
     text = markdown(results)
     assert [line for line in text.splitlines() if line.startswith("#")] == [
-        "## A small table",
+        "## A small table, protocol short",
         "### Beside the paper",
         "### What is not known yet",
         "### Method against method, seed by seed",
@@ -121,7 +121,7 @@ def test_markdown_has_all_parts(results):
         "### What differs from the paper",
         "### Run it again",
     ]
-    assert rows_of(text)["`training.updates`"] == ["40", "1000"]
+    assert rows_of(text)["`training.updates`"] == ["40", "1000", "all"]
     assert "advdrop reproduce small.yaml --protocol short --only pi,vadd --columns 20 --seeds 3\n" in text
 
 

@@ -7,6 +7,7 @@ from advdrop.lab.report.sections import (
     Table,
     confusions,
     in_words,
+    orders,
     reasons,
     sections,
     verdicts,
@@ -25,11 +26,11 @@ def found(suite, vadd, pi):
 def test_a_lower_error_on_every_seed_held(suite):
     seen = found(suite, [4.0, 4.1, 4.2], [5.0, 5.1, 5.3])
     assert [line.split(":")[0] for line in seen[HELD]] == ["VAdD (KL) below Π model, 20 labels"]
-    assert "difference -1.03 ± 0.14, n = 3, p: " in seen[HELD][0]
+    assert "difference -1.03 ± 0.14, n = 3, p = " in seen[HELD][0]
     assert REVERSED not in seen
 
 
-def test_a_higher_one_is_the_other_way_round(suite):
+def test_a_higher_one_is_the_other_way_around(suite):
     seen = found(suite, [5.0, 5.1, 5.3], [4.0, 4.1, 4.2])
     assert HELD not in seen
     assert "difference +1.03" in seen[REVERSED][0]
@@ -43,10 +44,39 @@ def test_what_could_be_chance_or_was_not_run_is_not_known(suite):
     assert list(seen) == ["What is not known yet"]
 
 
-def in_order(suite, errors, *, like=None):
+def test_a_pair_that_the_protocol_leaves_out_is_not_asked_for(suite):
+    runs = [run_of(suite, "vadd", 0, (40.0, 4.0))]
+    for left_out in ("pi", "20", "20/pi", "all"):
+        protocol = suite.protocols["short"].model_copy(update={"without": {left_out: "no time"}})
+        (results,) = results_of(runs, {suite.key: suite.model_copy(update={"protocols": {"short": protocol}})})
+        asked = [line.split(",")[0] for line in verdicts(results).get(UNKNOWN, [])]
+        assert ("VAdD (KL) below Π model" in asked) == (left_out == "all")  # where nothing was run
+
+
+def test_variants_of_ours_claim_nothing(suite):
+    ours = suite.model_copy(update={"source": "ours"})
+    assert len(found(ours, [4.0, 4.1, 4.2], [5.0, 5.1, 5.3])["Shown to be lower"]) == 1
+    assert len(found(ours, [5.0, 5.1, 5.3], [4.0, 4.1, 4.2])["Shown to be higher"]) == 1
+    undecided = found(ours, [4.0], [5.0])["What these seeds do not decide"]
+    assert undecided[0].startswith("VAdD (KL) against Π model, 20 labels: difference -1.00")
+
+
+def test_the_order_of_the_rows_that_the_paper_does_not_quote_is_told_apart(suite):
+    results = in_order(suite, {"a": 30.0, "b": 32.0, "c": 31.0, "d": 40.0}, quoted="a")
+    # Of b, c and d, 2 of 3 pairs agree: τ = 1/3, and each of the 6 orders has |τ| of at least that.
+    assert orders(results)[0].endswith(
+        "; among the rows that the paper does not quote, 2 of 3 pairs of rows have the paper's order "
+        "(Kendall's τ = 0.33, p = 1.000)"
+    )
+
+
+def in_order(suite, errors, *, like=None, quoted=""):
     """Return results of a protocol that compares only the order: four rows with printed errors 1, 2, 3 and 4."""
     printed = {row: {"20": Reported(place, None, False)} for place, row in enumerate("abcd", 1)}
-    rows = {row: Row(name=row.upper(), method="pi", paper=printed[row]) for row in "abcd"}
+    rows = {
+        row: Row(name=row.upper(), method="pi", paper=printed[row], quoted="them" if row in quoted else None)
+        for row in "abcd"
+    }
     protocol = suite.protocols["short"].model_copy(update={"only_order": True})
     columns = suite.columns | {"all": suite.columns["all"].model_copy(update={"like": like})}
     update = {"rows": rows, "columns": columns, "compare": (), "protocols": suite.protocols | {"short": protocol}}
@@ -65,14 +95,14 @@ def test_a_protocol_that_is_too_short_for_errors_compares_the_order(suite):
     assert part.table.rows == [["1", "A", "A"], ["2", "B", "C"], ["3", "C", "B"], ["4", "D", "D"]]
     # 5 of 6 pairs agree: τ = (5 - 1) / 6. Of 24 orders, 8 have |τ| of at least 2/3.
     (line,) = part.lines
-    assert line.startswith("20 labels: 5 of 6 pairs of rows have the paper's order. Kendall's τ is 0.67 (p: 0.333)")
+    assert line == "20 labels: 5 of 6 pairs of rows have the paper's order (Kendall's τ = 0.67, p = 0.333)"
     assert not any("Beside" in part.heading for part in sections(results))
 
 
 def test_the_order_of_a_column_that_stands_for_another(suite):
     results = in_order(suite, {"d": 9.0, "b": 8.0}, like="20")
     assert [(order.paper, order.here) for order in results.orders] == [(["b", "d"], ["b", "d"])]
-    assert sections(results)[1].lines[0].startswith("All labels beside 20 labels of the paper: 1 of 1 pairs")
+    assert sections(results)[1].lines[0].startswith("All labels (the paper: 20 labels): 1 of 1 pairs")
 
 
 def test_one_row_has_no_order(suite):

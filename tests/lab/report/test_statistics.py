@@ -309,7 +309,7 @@ def test_a_difference_is_shown_if_its_p_is_below_five_percent(mean, p, shown):
 def test_a_comparison_in_numbers():
     assert numbers(Paired(1, Difference(-2.0, None)), None) == "difference -2.00 in a single run"
     assert numbers(Paired(3, Difference(-6.1, 0.2484, 3)), 1e-5, ".3g", ".2g") == (
-        "difference -6.1 ± 0.25, n = 3, p: < 0.001"
+        "difference -6.1 ± 0.25, n = 3, p < 0.001"
     )
 
 

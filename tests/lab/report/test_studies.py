@@ -145,8 +145,8 @@ def test_claims_are_judged_seed_by_seed():
     found = {claim.text: claim for claim in lower(rows, claims)}
     assert list(found) == ["fewer", "not known", "more"]
     assert found["fewer"].verdict == "holds"
-    assert found["fewer"].numbers == "difference -6.1 ± 0.25, n = 3, p: < 0.001"  # -6, -6.1, -6.2
-    assert found["more"].verdict == "the other way round"
+    assert found["fewer"].numbers == "difference -6.1 ± 0.25, n = 3, p < 0.001"  # -6, -6.1, -6.2
+    assert found["more"].verdict == "the other way around"
     assert str(found["fewer"]).startswith("fewer: holds (difference")
 
 

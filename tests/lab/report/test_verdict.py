@@ -43,7 +43,7 @@ def test_a_line_has_the_difference_its_interval_and_the_seeds_that_are_needed(su
     # Differences -0.1, -0.3, -0.2: mean -0.2, standard deviation 0.1, t(0.975, 2) = 4.303, margin 4.303 · 0.1 / √3.
     (line,) = verdict_lines(table(suite, (1.0, 1.2, 1.1), (0.9, 0.9, 0.9)), "20")
     assert line == (
-        "VAdD (KL) against Π model: difference -0.20 ± 0.25, n = 3, p: 0.074; "
+        "VAdD (KL) against Π model: difference -0.20 ± 0.25, n = 3, p = 0.074; "
         "to show a difference of 0.05 takes 34 seeds"
     )
 

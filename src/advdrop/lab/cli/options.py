@@ -180,8 +180,9 @@ class Compare(Recipe):
 class Reproduce:
     """Run a table or a figure of the paper and compare it with the paper.
 
-    Without a name, list what can be run. Finished runs are not repeated, and interrupted runs are continued. Each
-    finished run becomes a record, a small JSON file. The table is made from the records.
+    Without a name, list what can be run. Finished runs in --out are not repeated, and interrupted runs are continued.
+    Each finished run becomes a record, a small JSON file. If the folder of the records has one already, the run is
+    compared with it; --missing leaves such runs out. The table is made from the records.
 
     Examples:
       advdrop reproduce
@@ -195,9 +196,11 @@ class Reproduce:
         None, help="A table or a figure, or a YAML file of your own.", autocompletion=_complete_suite
     )
     protocol: str = _what(
-        "short", "Length of the runs. paper: as in the paper. short: for two CPU cores. Some tables have more."
+        "short",
+        "Length of the runs. paper: as in the paper. short: for two CPU cores. long (Table 1) "
+        "and scaled (Tables 2, D.1 and D.2): longer.",
     )
-    preset: PresetName = _what("paper", "Where the settings come from, see advdrop train --help.")
+    preset: PresetName = _what("paper", "Which settings to use; see advdrop train --help.")
     only: list[str] = _names("Rows of the table, separated by commas.", metavar="ROWS", show_default="all")
     columns: list[str] = _names("Columns of the table, separated by commas.", metavar="COLUMNS", show_default="all")
     seeds: int | None = _seeds(
@@ -206,7 +209,7 @@ class Reproduce:
     missing: bool = _what(False, "Leave out runs that have a record already.", "--missing")
     jobs: int | None = _jobs()
     scheduler: str | None = _machine(
-        None, "Address of a Dask scheduler. Its workers do the runs and must see the same folders."
+        None, "Address of a Dask scheduler. Its workers run the trainings and must see the same folders."
     )
     data_dir: Path | None = _data_dir()
     results: Path = _file(Path("results"), "Folder of the records.")
@@ -226,7 +229,7 @@ class Report:
     """
 
     results: list[Path] = Argument(
-        ..., help="Records, run directories or folders of them, and the YAML files of your own suites."
+        ..., help="Records or run directories, folders that contain them, and YAML files of your own suites."
     )
     out: Path = _file(Path("report.html"), "File to write: .html, .md, .csv, .json or .tex.", "--out", "-o")
 

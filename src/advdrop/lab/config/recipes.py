@@ -81,13 +81,14 @@ PAPERS_OWN = ("mnist", "svhn", "svhn-subset", "cifar10")
 """The data sets of the paper, and a subset of one of them."""
 
 # Where the authors' released code differs from the paper. The choices of the method itself are in advdrop.presets.
+AUTHORS_SVHN: Values = {"network": {"momentum": 0.99, "top_bn": True, "sigma": 0.0}}
 AUTHORS: Mapping[str, Values] = {
-    "svhn": {"network": {"momentum": 0.99, "top_bn": True, "sigma": 0.0}},
+    "svhn": AUTHORS_SVHN,
+    "svhn-subset": AUTHORS_SVHN,
     "cifar10": {"network": {"momentum": 0.99, "norm": "mean-only"}},
 }
-AUTHORS_ALL_LABELS: Mapping[str, Values] = {
-    "svhn": {"terms": {term: {"weight": 10.0} for term in ("pi", "temporal", "vadd-qe")}},
-}
+AUTHORS_SVHN_ALL: Values = {"terms": {term: {"weight": 10.0} for term in ("pi", "temporal", "vadd-qe")}}
+AUTHORS_ALL_LABELS: Mapping[str, Values] = {"svhn": AUTHORS_SVHN_ALL, "svhn-subset": AUTHORS_SVHN_ALL}
 
 
 def resolve(

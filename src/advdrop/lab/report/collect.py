@@ -81,6 +81,7 @@ class Order(NamedTuple):
     paper: Sequence[str]
     here: Sequence[str]
     agreement: Agreement
+    own: Agreement | None  # of the rows that the paper does not quote, if it quotes some
 
 
 class Choice(NamedTuple):
@@ -91,6 +92,15 @@ class Choice(NamedTuple):
     paper: str
 
 
+class Deviation(NamedTuple):
+    """A choice that is not the paper's, and the rows that have it."""
+
+    key: str
+    here: str
+    paper: str
+    rows: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Results:
     """The records of a suite that were run with one protocol and one preset."""
@@ -99,7 +109,7 @@ class Results:
     protocol: str
     preset: str
     entries: Mapping[Place, Entry]
-    deviations: Sequence[Choice] = ()  # from the paper's protocol and preset
+    deviations: Sequence[Deviation] = ()  # from the paper's protocol and preset
     answer: Answer | None = None  # whether the unlabeled images helped, if that was computed
 
     @property
@@ -159,7 +169,9 @@ class Results:
                     paper[row], here[row] = reported.mean, summary.mean
             if agreed := agreement([*paper.values()], [*here.values()]):
                 theirs, ours = (sorted(errors, key=errors.__getitem__) for errors in (paper, here))
-                found.append(Order(column, theirs, ours, agreed))
+                own = [row for row in paper if not self.suite.rows[row].quoted]
+                among = agreement([paper[row] for row in own], [here[row] for row in own])
+                found.append(Order(column, theirs, ours, agreed, among if len(own) < len(paper) else None))
         return found
 
     def best(self, column: str) -> list[str]:
@@ -281,9 +293,17 @@ def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Pl
         for row, about in suite.rows.items():
             runs = tuple(found.get((row, column), ()))
             entries[row, column] = Entry(about.paper.get(column), runs, suite.repeats, at_cost(runs, budget))
-    different = {choice for _, record in placed for choice in choices(record, suite) if choice.here != choice.paper}
-    shown = sorted(choice for choice in different if choice.key != "preset" and not choice.key.startswith("engine."))
-    return Results(suite, protocol, preset, entries, shown)
+    return Results(suite, protocol, preset, entries, _deviations(suite, [record for _, record in placed]))
+
+
+def _deviations(suite: Suite, records: Iterable[Record]) -> list[Deviation]:
+    """Return every choice that differs from the paper's, in the order of the keys, with its rows in their order."""
+    rows: dict[Choice, set[str]] = defaultdict(set)
+    for record in records:
+        for choice in choices(record, suite):
+            if choice.here != choice.paper and choice.key != "preset" and not choice.key.startswith("engine."):
+                rows[choice].add(str(record.row))
+    return [Deviation(*choice, tuple(row for row in suite.rows if row in rows[choice])) for choice in sorted(rows)]
 
 
 def update_costs(records: Sequence[Record]) -> dict[bool, float]:
@@ -363,14 +383,15 @@ def at_cost(records: Sequence[Record], budget: float) -> float | None:
 def choices(record: Record, suite: Suite) -> list[Choice]:
     """Return every choice of a run beside the paper's, if the suite has the paper's protocol.
 
-    The paper's run has the paper's length and preset, and none of the settings of a row that is ours.
+    The paper's run has the paper's length and preset, and none of the settings of a row that is ours: one without a
+    number of the paper.
     """
     here = config_in(record)
     values = flat(here)
     if "paper" not in suite.protocols:
         return [Choice(key, str(value), str(value)) for key, value in values.items()]
     row = suite.rows[str(record.row)]
-    printed = row if row.quoted else row.model_copy(update={"settings": {}, "preset": None})
+    printed = row if row.paper else row.model_copy(update={"settings": {}, "preset": None})
     paper = suite.model_copy(update={"rows": {**suite.rows, str(record.row): printed}})
     there = config_of(paper, record, "paper", "paper")
     others = flat(there)

@@ -185,7 +185,7 @@ def _numbers(results: Results) -> dict[str, Any]:
         "preset": results.preset,
         "cells": cells,
         "comparisons": compared,
-        "deviations": [choice._asdict() for choice in results.deviations],
+        "deviations": [each._asdict() for each in results.deviations],
     }
 
 

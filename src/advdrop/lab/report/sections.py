@@ -11,9 +11,10 @@ from advdrop.lab.records.record import Record
 from advdrop.lab.report.answer import Answer
 from advdrop.lab.report.collect import LOOSE, Entry, Results, choices
 from advdrop.lab.report.commands import run_again
-from advdrop.lab.report.statistics import judged, numbers, p_value
+from advdrop.lab.report.statistics import Agreement, judged, numbers, p_text, p_value, signed
 
-HELD, REVERSED, UNKNOWN = "What held", "What was the other way round", "What is not known yet"
+HELD, REVERSED, UNKNOWN = "What held", "What was the other way around", "What is not known yet"
+LOWER, HIGHER, UNDECIDED = "Shown to be lower", "Shown to be higher", "What these seeds do not decide"
 SEEDS = "n is the number of seeds; each seed in brackets leads to its record."
 OWN = "Marked: the lowest mean. Each seed in brackets leads to its record."
 VERSUS = (
@@ -22,11 +23,13 @@ VERSUS = (
     "The last column has the smallest difference that so many seeds show with a probability of 80 %."
 )
 COST = (
-    "An update of one method costs several of another. “At equal cost” is the error when the training had cost as much "
-    "as the whole training of the cheapest row. The schedules of the other rows had not ended by then. The time of an "
-    "update is that of the fastest stretch between two evaluations in the runs of a row: other programs on the machine "
-    "can only make a run slower. Stretches in which a method could not yet use unlabeled images do not count there."
+    "One update of a method can cost as much as several of another. “At equal cost” is the error when the training had "
+    "cost as much as the whole training of the cheapest row. The schedules of the other rows had not ended by then. "
+    "The time of an update is that of the fastest stretch between two evaluations in the runs of a row: other programs "
+    "on the machine can only make a run slower. Stretches in which a method could not yet use unlabeled images do not "
+    "count there. If the runs were made on different processors, small differences are theirs."
 )
+TAU = "Kendall's τ is 1 for the same order and -1 for the reverse."
 MATRIX = 12
 """The number of classes up to which a confusion matrix is drawn. With more, the most frequent mistakes are listed."""
 LISTED = 10
@@ -85,12 +88,11 @@ def sections(results: Results) -> list[Section]:
     printed = ""
     if any(results.has_paper(column) for column in results.columns):
         printed = f"Bold as in the paper ({results.suite.source}; {results.suite.repeats} runs a number). "
-    different: list[list[str | Cell]] = [[Cell(key, "code"), here, there] for key, here, there in results.deviations]
     costs = cost_table(results)
     verdict = [Section("Beside the paper", lines=gaps(results), folded=False)]
     if results.only_order:
         heading = "The order of the rows, beside the paper"
-        verdict = [Section(heading, order_table(results), orders(results), folded=False)]
+        verdict = [Section(heading, order_table(results), orders(results), note=TAU, folded=False)]
     verdict += [Section(heading, lines=lines, folded=False) for heading, lines in verdicts(results).items()]
     note = f"{printed}Marked: the lowest mean here. {SEEDS}"
     if results.suite.key == LOOSE:  # no paper, and so no claims to judge
@@ -102,7 +104,7 @@ def sections(results: Results) -> list[Section]:
         Section("Method against method, seed by seed", compared, note=VERSUS),
         Section("At equal cost", costs, note=COST),
         Section("What was not run, and why", lines=reasons(results)),
-        Section("What differs from the paper", Table(["choice", "here", "paper"], different)),
+        Section("What differs from the paper", deviation_table(results)),
         Section("Run it again", commands=run_again(results)),
     ]
     return [part for part in found if part.lines or part.commands or (part.table and part.table.rows)]
@@ -117,27 +119,36 @@ def in_words(results: Results) -> list[str]:
     difference = found.difference.words(f"that of {names[other].name}", chance)
     first = f"With {where}, the test error of {names[one].name} is {difference}"
     if found.detectable is not None and chance:
-        first += f": with {found.n} seeds, a difference below {found.detectable:.2f} cannot be seen"
+        first += f": {_missed(found.n, found.detectable)}"
     said = verdicts(results)
-    held, turned, unknown = (len(said.get(heading, ())) for heading in (HELD, REVERSED, UNKNOWN))
-    which = "; ".join(line.split(":")[0] for line in said.get(HELD, ())) or "none"
+    held, turned, unknown = (said.get(heading, []) for heading in headings(results).values())
     words = [
         f"{first}.",
-        f"Of {held + turned + unknown} claims that one method has a lower error than another, {held} held ({which}), "
-        f"{turned} turned out the other way round, and {unknown} are not known yet.",
+        f"Of {len(held) + len(turned) + len(unknown)} comparisons, {len(held)} held{_which(held)}, {len(turned)} "
+        f"turned out the other way around{_which(turned)}, and {len(unknown)} are undecided.",
     ]
     known = [entry.gap for entry in results.entries.values() if entry.gap is not None]
     if results.only_order:
         words += [f"{line}." for line in orders(results)]
     elif known:
-        higher = sum(gap.seen and gap.mean > 0 for gap in known)
-        lengths = [choice for choice in results.deviations if choice.key == "training.updates"]
-        after = [f", after {int(choice.here):,} updates instead of {int(choice.paper):,}" for choice in lengths]
+        higher, lower = (sum(gap.seen and side * gap.mean > 0 for gap in known) for side in (1, -1))
+        lengths = [each for each in results.deviations if each.key == "training.updates"]
+        after = [f", after {int(length.here):,} updates instead of {int(length.paper):,}" for length in lengths]
         words.append(
-            f"Of {len(known)} errors that the paper has as well, {higher} are higher here by more than their 95 % "
-            f"interval{''.join(after)}."
+            f"Of {len(known)} errors that have a number of the paper, {higher} are higher here and {lower} lower by "
+            f"more than their 95 % interval{''.join(after)}."
         )
     return words
+
+
+def _missed(seeds: int, difference: float) -> str:
+    """Return what the power of a comparison means."""
+    return f"{seeds} seeds would miss a true difference of {difference:.2f} one time in five"
+
+
+def _which(lines: Sequence[str]) -> str:
+    """Return the pairs of some verdicts in brackets."""
+    return f" ({'; '.join(line.split(':')[0] for line in lines)})" if lines else ""
 
 
 def confusions(answer: Answer) -> Table:
@@ -189,14 +200,20 @@ def gaps(results: Results) -> list[str]:
 def orders(results: Results) -> list[str]:
     """Return how far the order of the rows of each column is that of the paper, in words."""
     said = []
-    for column, *_, (same, pairs, tau, p) in results.orders:
+    for column, *_, all_rows, own in results.orders:
         about = results.suite.columns[column]
-        beside = f" beside {results.suite.columns[about.like].name} of the paper" if about.like else ""
-        said.append(
-            f"{about.name}{beside}: {same} of {pairs} pairs of rows have the paper's order. Kendall's τ is {tau:.2f} "
-            f"(p: {p_value(p)}), where 1 is the same order and -1 the reverse"
-        )
+        beside = f" (the paper: {results.suite.columns[about.like].name})" if about.like else ""
+        text = f"{about.name}{beside}: {_agreeing(all_rows)}"
+        if own is not None:
+            text += f"; among the rows that the paper does not quote, {_agreeing(own)}"
+        said.append(text)
     return said
+
+
+def _agreeing(found: Agreement) -> str:
+    """Return how far two orders agree, in words."""
+    same, pairs, tau, p = found
+    return f"{same} of {pairs} pairs of rows have the paper's order (Kendall's τ = {tau:.2f}, {p_text(p)})"
 
 
 def order_table(results: Results) -> Table:
@@ -221,28 +238,36 @@ def sentences(results: Results) -> list[str]:
         text = f"{column}: {names[comparison.one].name} is "
         text += found.difference.words(names[comparison.other].name, chance)
         if found.detectable is not None and chance:
-            text += f"; with {found.n} seeds a difference below {found.detectable:.2f} cannot be seen"
+            text += f"; {_missed(found.n, found.detectable)}"
         said.append(text)
     return said
+
+
+def headings(results: Results) -> dict[str, str]:
+    """Return the heading of each judgment. Where the rows are variants of ours, nobody claims that one is better."""
+    ours = results.suite.source == "ours"
+    names = (LOWER, HIGHER, UNDECIDED) if ours else (HELD, REVERSED, UNKNOWN)
+    return dict(zip(("lower", "higher", "unknown"), names, strict=True))
 
 
 def verdicts(results: Results) -> dict[str, list[str]]:
     """Sort the pairs of rows that the suite compares, the first of which is said to have the lower error.
 
-    A pair held if the first is lower with p < 0.05 after Holm's correction, and is the other way round if it is higher.
-    A heading without a pair is left out.
+    A pair held if the first is lower with p < 0.05 after Holm's correction, and is the other way around if it is
+    higher. A heading without a pair is left out, and so is a pair that the protocol leaves out.
     """
-    headings = {"lower": HELD, "higher": REVERSED, "unknown": UNKNOWN}
+    named, without = headings(results), results.suite.protocol(results.protocol).without
     found = {(c.column, c.one, c.other): (c.found, c.holm_p) for c in results.comparisons}
-    said: dict[str, list[str]] = {heading: [] for heading in headings.values()}
+    said: dict[str, list[str]] = {heading: [] for heading in named.values()}
+    between = "against" if results.suite.source == "ours" else "below"
     for column in results.columns:
         for one, other in results.suite.compare:
-            pair = f"{results.suite.rows[one].name} below {results.suite.rows[other].name}"
+            pair = f"{results.suite.rows[one].name} {between} {results.suite.rows[other].name}"
             where = f"{pair}, {results.suite.columns[column].name}"
-            if (compared := found.get((column, one, other))) is None:
-                said[UNKNOWN].append(f"{where}: not run")
-            else:
-                said[headings[judged(*compared)]].append(f"{where}: {numbers(*compared)}")
+            if compared := found.get((column, one, other)):
+                said[named[judged(*compared)]].append(f"{where}: {numbers(*compared)}")
+            elif not {one, other, column, f"{column}/{one}", f"{column}/{other}"} & without.keys():
+                said[named["unknown"]].append(f"{where}: not run")
     return {heading: lines for heading, lines in said.items() if lines}
 
 
@@ -289,7 +314,7 @@ def comparison_table(results: Results) -> Table:
         rows.append(
             [
                 f"{results.suite.rows[one].name} – {results.suite.rows[other].name}{where}",
-                f"{mean:+.2f}" + ("" if margin is None else f" ± {margin:.2f}"),
+                signed(mean) + ("" if margin is None else f" ± {margin:.2f}"),
                 str(found.n),
                 *map(p_value, (found.t_p, holm_p, found.wilcoxon_p)),
                 "–" if found.effect is None else f"{found.effect:+.1f}",
@@ -300,12 +325,17 @@ def comparison_table(results: Results) -> Table:
 
 
 def cost_table(results: Results) -> Table:
-    """Return the errors at equal updates and at equal cost; no rows if no other error is known at equal cost."""
+    """Return the errors at equal updates and at equal cost; no rows if no other error is known at equal cost.
+
+    There are none for variants of one method either: what they cost differs less than the machine's speed.
+    """
+    if len({results.suite.rows[row].method for row in results.measured}) < 2:
+        return Table(["method"], [])
     if not any(entry.equal_cost not in (None, _mean(entry)) for entry in results.entries.values()):
         return Table(["method"], [])
     head = ["method"]
     for column in results.columns:
-        head += [f"{results.suite.columns[column].name}: ms an update", "at equal updates", "at equal cost"]
+        head += [f"{results.suite.columns[column].name}: ms per update", "at equal updates", "at equal cost"]
     rows = []
     for row in results.measured:
         cells = [results.suite.rows[row].name]
@@ -321,6 +351,16 @@ def cost_table(results: Results) -> Table:
 
 def _mean(entry: Entry) -> float | None:
     return entry.summary.mean if entry.summary else None
+
+
+def deviation_table(results: Results) -> Table:
+    """Return the choices that are not the paper's, and which rows have them."""
+    rows: list[list[str | Cell]] = []
+    for key, here, there, where in results.deviations:
+        every = len(where) == len(results.measured)
+        named = "all" if every else "; ".join(results.suite.rows[row].name for row in where)
+        rows.append([Cell(key, "code"), here, there, named])
+    return Table(["choice", "here", "paper", "rows"], rows)
 
 
 def configuration_table(results: Results, row: str) -> Table:

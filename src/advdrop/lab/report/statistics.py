@@ -208,6 +208,25 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
+def p_text(value: float) -> str:
+    """Return a p-value for a sentence.
+
+    >>> p_text(0.0312), p_text(0.00001)
+    ('p = 0.031', 'p < 0.001')
+    """
+    return f"p {'' if value < 0.001 else '= '}{p_value(value)}"
+
+
+def signed(value: float, form: str = ".2f") -> str:
+    """Return a number with its sign, which zero does not have.
+
+    >>> signed(-1.5), signed(0.25), signed(-0.001)
+    ('-1.50', '+0.25', '0.00')
+    """
+    text = f"{value:+{form}}"
+    return text if float(text) else text[1:]
+
+
 def judged(found: Paired, p: float | None) -> Literal["lower", "higher", "unknown"]:
     """Return what a comparison shows with this p-value, which may be corrected for several comparisons."""
     if p is None or p >= LEVEL:
@@ -219,14 +238,14 @@ def numbers(found: Paired, p: float | None, mean: str = ".2f", margin: str = ".2
     """Return a comparison in numbers, with the formats of the mean and of the margin.
 
     >>> numbers(Paired(3, Difference(-1.5, 0.25, 3)), 0.0312)
-    'difference -1.50 ± 0.25, n = 3, p: 0.031'
+    'difference -1.50 ± 0.25, n = 3, p = 0.031'
     """
     difference = found.difference
-    text = f"difference {difference.mean:+{mean}}"
+    text = f"difference {signed(difference.mean, mean)}"
     if difference.margin is None:
         return f"{text} {difference.many}"
     text += f" ± {difference.margin:{margin}}, n = {found.n}"
-    return text if p is None else f"{text}, p: {p_value(p)}"
+    return text if p is None else f"{text}, {p_text(p)}"
 
 
 def detectable(std: float, n: int) -> float:

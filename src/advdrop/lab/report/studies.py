@@ -19,7 +19,7 @@ from advdrop.lab.report.sections import Section, Table
 from advdrop.lab.report.statistics import Summary, holm, judged, numbers, paired
 
 WORDS: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("studies.yaml").read_text(encoding="utf-8"))
-VERDICTS = {"lower": "holds", "higher": "the other way round", "unknown": "not known"}
+VERDICTS = {"lower": "holds", "higher": "the other way around", "unknown": "not known"}
 SIMILAR = 1.1
 """Reconstruction errors count as similar if the largest is at most this many times the smallest."""
 ZERO = 1e-3

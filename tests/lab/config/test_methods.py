@@ -6,7 +6,7 @@ from torch import nn
 from advdrop import AdversarialDropout, schedules
 from advdrop.divergences import kl, qe, reverse_kl
 from advdrop.lab.config import methods
-from advdrop.lab.config.config import NETWORKS, overrides
+from advdrop.lab.config.config import NETWORKS, ConfigError, overrides
 from advdrop.lab.config.methods import network_of, objective_of
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.config.terms import METHODS, Setup
@@ -30,6 +30,7 @@ from advdrop.objectives import (
     TransformationStability,
     VAdD,
 )
+from advdrop.trust import Trust
 
 CLASSES = {
     "dropout": (),
@@ -59,8 +60,8 @@ def configured(method, *settings, **options):
     return resolve("mnist", shape=(1, 28, 28), examples=60_000, method=method, settings=overrides(settings), **options)
 
 
-def parts(method, *settings, **options):
-    return objective_of(configured(method, *settings, **options), examples=50, classes=3, setup=SETUP).parts
+def parts(method, *settings, trust=None, **options):
+    return objective_of(configured(method, *settings, **options), 50, 3, trust, SETUP).parts
 
 
 def term(method, *settings):
@@ -210,7 +211,8 @@ def test_a_ramped_weight_rises_and_a_constant_one_does_not(ramped):
 
 
 def test_what_is_ramped_by_default():
-    factors = {type(part): found for found, part in parts("+".join(METHODS))}
+    together = "+".join(name for name in METHODS if name != "gan-fm")  # there can be only one generator
+    factors = {type(part): found for found, part in parts(together) + parts("gan-fm")}
     rising = {kind for kind, found in factors.items() if any(map(callable, found))}
     assert rising == {SAdD, VAdD, PiModel, TemporalEnsembling, MeanTeacher, DeepSupervision}
 
@@ -234,9 +236,22 @@ def test_the_ladder_brings_its_network():
     config = configured("ladder")
     assert (config.network.name, config.network.p, config.objective.updating) == ("ladder", 0.0, ())
     assert config.data.overlap
+    assert not config.data.standardize  # its noise is for pixels from 0 to 1
+    table = resolve("table.npz", shape=(13,), examples=100, method="ladder")
+    assert (table.network.name, table.data.standardize) == ("ladder", True)
     assert configured("ladder", "network.name=mlp").network.name == "mlp"
     robust = configured("ladder", preset="robust")
     assert robust.objective.blend == 0.0  # a companion without trust would turn off the pass that updates batch norm
+
+
+def test_the_entropy_of_unlabeled_images_is_trusted_like_the_other_terms():
+    found = weights("pi", preset="authors", trust=Trust(0.0))
+    assert found == {CrossEntropy: 1.0, PiModel: 0.0, EntropyMinimization: 0.0}
+
+
+def test_two_generators_are_refused():
+    with pytest.raises(ConfigError, match="has catgan, gan-fm, which have a generator each; use one of them"):
+        configured("gan-fm+pi+catgan")
 
 
 @pytest.mark.parametrize("method", ["vat", "pi", "vadd-kl", "sadd+vat"])

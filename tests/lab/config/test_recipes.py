@@ -128,7 +128,9 @@ TABLE = {
 
 @pytest.mark.parametrize(("dataset", "preset"), TABLE)
 def test_the_recipe_is_that_of_appendix_b(dataset, preset):
-    config = resolved(dataset, labels=1000, preset=preset, method="+".join(set(METHODS) - {"entropy", "ladder"}))
+    config = resolved(
+        dataset, labels=1000, preset=preset, method="+".join(set(METHODS) - {"entropy", "ladder", "gan-fm"})
+    )
     expected = {**TABLE[dataset, preset], **OF_THE_METHOD[preset], **BOTH}
     assert {key: value(config, key) for key in expected} == expected
     assert (config.dataset, config.preset, config.labels) == (dataset, preset, 1000)

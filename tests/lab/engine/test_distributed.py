@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from advdrop.lab.engine import RunDirectory, train
@@ -73,6 +74,25 @@ def test_two_ranks_give_the_curve_of_one_process_on_the_union_batch(launcher, tm
     assert_close(curve(run), curve(RunDirectory(tmp_path / "one")))
     assert run.finished
     assert len(load_file(run.model)) > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("gamma", ["objective.blend=0.3", "objective.terms.gamma.noise=0"]),  # it rests in the first epoch
+        ("ladder", ["network={name: ladder, hidden: [6], noise: 0}", "objective.terms.ladder.weights=[0, 0, 1]"]),
+    ],
+)
+def test_parameters_that_a_loss_leaves_out_are_those_of_one_process(method, words, tmp_path):
+    words = [*(QUIET if method == "gamma" else ()), *words]
+    one = tiny(*words, "engine.accumulate=2", method=method)
+    train(one, tmp_path / "one", data=rings(), progress=False)
+    run = launch(by_torchrun, tmp_path / "two", method, *words)
+    found = run, RunDirectory(tmp_path / "one")
+    losses = [[{name: row[name] for name in row if name.startswith("train/")} for row in curve(each)] for each in found]
+    assert_close(*losses)
+    two, one = (torch.load(each.checkpoint)["optimizer"]["state"] for each in found)
+    assert all(two[key]["step"] == one[key]["step"] for key in one)  # Adam counts no update of a term that rests
 
 
 def test_ranks_draw_different_noise_and_a_resumed_run_draws_it_again(tmp_path):

@@ -1,3 +1,4 @@
+import base64
 import io
 
 import numpy as np
@@ -84,6 +85,17 @@ def test_the_sheet_has_eight_pictures_in_a_row_and_few_colors():
     assert (pixels[4:8, 5:10] == 200).all()
     assert pixels.sum() == 200 * 3 * 20
     assert len(sheet(torch.randint(256, (32, 3, 32, 32), dtype=torch.uint8))) < 40_000
+
+
+@pytest.mark.parametrize("shape", [(3, 96, 96), (3, 40, 200), (1, 64, 2)])
+def test_the_sheet_of_large_pictures_fits_into_a_record(shape):
+    made = torch.randint(256, (32, *shape), dtype=torch.uint8)
+    made[0] = 100
+    with Image.open(io.BytesIO(sheet(made))) as image:
+        width, height = image.size
+        assert max(width // 8, height // 4) == 32
+        assert image.convert("L").getpixel((0, 0)) == 100
+    assert len(base64.b64encode(sheet(made))) < 40_000
 
 
 def test_a_table_has_no_sheet(tmp_path):

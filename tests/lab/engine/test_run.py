@@ -91,6 +91,9 @@ def test_batch_norm_that_nothing_updates_is_refused(updating, tmp_path):
     assert not (tmp_path / "run").exists()
     run(tmp_path / "ladder", *settings, method="ladder")  # its clean pass updates them
     run(tmp_path / "mlp", settings[-1], method="dropout")  # has none
+    for rests in ("objective.terms.ladder.weight=0", "objective.blend=0.3"):
+        with pytest.raises(ConfigError, match="running statistics of batch norm would stay as they are"):
+            run(tmp_path / "resting", *settings[:-1], rests, method="ladder")
 
 
 def test_a_run_directory_holds_what_the_issue_names(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import CrossEntropy, SAdD, Step, VAdD
+from advdrop import AdversarialDropout, CrossEntropy, SAdD, Step, VAdD
 from advdrop.lab.models import ladder, mlp
 from advdrop.lab.models.generator import Generator
 from advdrop.lab.models.ladder import DenoisingCost
@@ -114,6 +114,16 @@ def test_only_the_clean_pass_of_the_costs_updates_running_statistics(rows):
     assert [int(norm.num_batches_tracked) for norm in network.norms] == [1, 1, 1]
     mean = rows["unlabeled"].numpy() @ network.up[0].weight.detach().numpy().T
     np.testing.assert_allclose(network.norms[0].running_mean, 0.1 * mean.mean(0))
+
+
+def test_the_clean_pass_has_no_dropout(rows):
+    layer = AdversarialDropout(p=0.5, delta=0.5)
+    network = ladder(layer, (FEATURES,), CLASSES, hidden=(5, 4), noise=0.0).double()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    network.denoising_costs(rows["unlabeled"])
+    _, statistics, _ = encoder(network, rows["unlabeled"].numpy(), [0.0] * len(SIZES))
+    np.testing.assert_allclose(network.norms[-1].running_mean, 0.1 * statistics[-1][0])
 
 
 def test_every_parameter_is_trained(rows):

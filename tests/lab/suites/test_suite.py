@@ -237,6 +237,22 @@ def test_the_network_of_a_protocol_is_not_for_a_row_with_another_network():
     assert (there.name, there.width, here.name) == ("conv-large", 0.25, "highway")
 
 
+def test_the_network_of_a_protocol_is_not_for_a_method_with_another_network(small):
+    def hidden(**rows):
+        methods = {row: small.rows["dropout"].model_copy(update={"method": method}) for row, method in rows.items()}
+        suite = small.model_copy(update={"rows": methods})
+        return [config(suite, Key("few", row, 0)).network.hidden for row in rows]
+
+    assert hidden(ours="vadd-kl", theirs="ladder+pi") == [(16, 12), (1000, 500, 250, 250, 250)]
+    assert hidden(theirs="ladder") == [(16, 12)]  # the protocol is for it
+
+
+def test_an_error_of_a_configuration_names_the_row(small):
+    row = small.rows["dropout"].model_copy(update={"settings": {"network": {"width": 2}}})
+    with pytest.raises(ConfigError, match=r"^row dropout: .*network\.width"):
+        config(small.model_copy(update={"rows": {"dropout": row}}), Key("few", "dropout", 0))
+
+
 @pytest.mark.parametrize("name", ["table1", "table2", "table-d1", "table-d2"])
 def test_every_cell_of_the_paper_is_run_or_says_why_not(name):
     suite = Suite.load(name)

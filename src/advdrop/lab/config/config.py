@@ -17,6 +17,7 @@ from advdrop.lab.config.terms import (
     METHODS,
     BelowOne,
     Count,
+    Generative,
     NotNegative,
     Number,
     Positive,
@@ -269,6 +270,10 @@ class RunConfig(Section):
             raise ValueError(
                 f"objective.terms has options of {listed(sorted(given))}, but the method {self.method} has the terms "
                 f"{listed(sorted(needed))}; choose the method (--method) or remove the options"
+            )
+        if len(generative := [name for name in given if issubclass(METHODS[name], Generative)]) > 1:
+            raise ValueError(
+                f"the method {self.method} has {listed(generative)}, which have a generator each; use one of them"
             )
         parts = self.engine.devices * self.engine.nodes * self.engine.accumulate
         for stream in ("labeled", "unlabeled"):

@@ -37,7 +37,8 @@ def objective_of(
         part = weight * term.build(examples, classes, setup)
         parts.append(trust * part if trust is not None and term.semi_supervised else part)
     if options.entropy:
-        parts.append(options.entropy * EntropyMinimization())
+        entropy = options.entropy * EntropyMinimization()
+        parts.append(entropy if trust is None else trust * entropy)
     objective: Objective = sum(parts[1:], parts[0])
     return objective
 

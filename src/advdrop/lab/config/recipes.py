@@ -134,7 +134,10 @@ def resolve(
     choices = PRESETS[preset]
     terms = [term for term in parse_method(method) if term != "dropout"]
     labels = labels if labels is not None else 100 if dataset in DATASETS else "all"
-    settings = merged(*(METHODS[term].recipe for term in terms), settings or {})
+    needed = [METHODS[term].recipe for term in terms]
+    if len(shape) == 3:
+        needed += [METHODS[term].of_images for term in terms]
+    settings = merged(*needed, settings or {})
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")

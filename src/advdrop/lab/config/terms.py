@@ -75,6 +75,7 @@ class Method(Section):
     own_loss: ClassVar[bool] = False  # whether it contains the loss of the labels, so that none is added
     own_statistics: ClassVar[bool] = False  # whether it updates the running statistics of batch norm by itself
     recipe: ClassVar[Mapping[str, Any]] = {}  # settings that the method needs, over those of the data set
+    of_images: ClassVar[Mapping[str, Any]] = {}  # the same, if the examples are images
     term: ClassVar[str]  # the name of its class in the library
 
     weight: NotNegative = Field(1.0, description="λmax")
@@ -288,13 +289,14 @@ class Ladder(Method):
 
     own_statistics = True
     recipe = {
-        "data": {"standardize": False, "overlap": True, "pad_crop": 0},
+        "data": {"overlap": True},
         "network": {"name": "ladder", "p": 0.0},
         # The clean pass of the ladder alone updates running statistics. So no companion may turn its cost off.
         "objective": {"updating": [], "blend": 0.0},
         "optimizer": {"learning_rate": 0.002, "ramp_down": 1 / 3, "beta1_end": 0.9},
         "training": {"labeled": 100, "unlabeled": 100},
     }
+    of_images = {"data": {"standardize": False, "pad_crop": 0}}  # its noise is for pixels from 0 to 1
 
     weights: tuple[NotNegative, ...] = Field(
         (1000.0, 10.0, 0.1), min_length=1, description="λ of each layer from the input on; the last is repeated"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from advdrop.lab.config.terms import Generative
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 SHEET = (4, 8)
 """Rows and columns of a sheet of samples."""
-COLORS = 64
-"""Colors of the sheet, so that its file stays small: 32 pictures of 32 pixels a side are at most 25 kB."""
+COLORS, SIDE = 64, 32
+"""Colors of the sheet and pixels of a side, so that its file, a part of the record, is at most 25 kB."""
 
 
 class Opponent:
@@ -74,11 +75,14 @@ class Opponent:
 
 
 def sheet(pictures: Tensor) -> bytes:
-    """Return a PNG file of pictures ``(N, C, H, W)`` of bytes, in rows of eight."""
+    """Return a PNG file of pictures ``(N, C, H, W)`` of bytes, in rows of eight. Large pictures are made smaller."""
     import io
 
     from PIL import Image
 
+    if (largest := max(pictures.shape[2:])) > SIDE:
+        height, width = (max(1, round(side * SIDE / largest)) for side in pictures.shape[2:])
+        pictures = F.adaptive_avg_pool2d(pictures.float(), (height, width)).round().to(torch.uint8)
     count, channels, height, width = pictures.shape
     rows = pictures.reshape(count // SHEET[1], SHEET[1], channels, height, width)
     pixels = rows.permute(0, 3, 1, 4, 2).reshape(-1, SHEET[1] * width, channels).numpy()

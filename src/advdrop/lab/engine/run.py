@@ -312,7 +312,9 @@ def refuse_stale_statistics(config: RunConfig, network: nn.Module) -> None:
     """Raise an error if the network has running statistics for the evaluation, and nothing would ever update them."""
     terms = config.objective.terms.chosen().values()
     made = {*PASSES} if terms or config.objective.entropy else {"labeled"}  # a term may make any pass
-    updated = made.intersection(config.objective.updating) or any(term.own_statistics for term in terms)
+    # A companion can turn a term off.
+    own = not config.objective.blend and any(term.own_statistics and term.weight for term in terms)
+    updated = made.intersection(config.objective.updating) or own
     if not updated and RunningStatistics(network.modules()).layers:
         raise ConfigError(
             f"objective.updating=[{', '.join(config.objective.updating)}] has no pass of the method {config.method}, "

@@ -7,7 +7,7 @@ noise, λ, the learning rate and β1. So a checkpoint holds only the network, th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +25,7 @@ from advdrop.lab.engine.opponent import Opponent
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import Row, RunDirectory
 from advdrop.lab.engine.signals import stop_signals
+from advdrop.lab.models.ladder import LadderNetwork
 from advdrop.objectives import Combination, Objective
 from advdrop.randomness import derived_seed, seed_noise
 from advdrop.step.step import Loss, Step
@@ -84,11 +85,18 @@ class Training:
                 with self.fabric.no_backward_sync(self.model, enabled=turn < engine.accumulate - 1):
                     loss = self.model(update, turn)
                     self.fabric.backward(loss / engine.accumulate)
+        self._forget_idle_terms()
         if engine.clip:
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=engine.clip, error_if_nonfinite=False)
         self.optimizer.step()
         if self.opponent is not None:
             self.metrics.count(self.opponent.update(update, rate / options.learning_rate))
+
+    def _forget_idle_terms(self) -> None:
+        """Leave the modules of a term of weight 0 without gradients, in several processes as in one."""
+        idle = [module for name, module in self.trained.items() if not self.metrics.weights[name]]
+        for parameter in (parameter for module in idle for parameter in module.parameters()):
+            parameter.grad = None
 
     def parameters(self) -> list[nn.Parameter]:
         """Return all that is trained: the network, the modules of its terms and those of an opponent."""
@@ -142,9 +150,21 @@ class PartialLoss(nn.Module):
         progress = config.training.progress(update)
         result: Loss = self.step(**batch.arguments(), progress=progress, measure=measure)
         run.metrics.add(update, result)
-        if run.companion is None:
-            return result.loss
-        return result.loss + run.companion.loss(batch.x, batch.labels(), run.batches.labeled_rows(update, part, parts))
+        loss = result.loss
+        if run.companion is not None:
+            loss = loss + run.companion.loss(batch.x, batch.labels(), run.batches.labeled_rows(update, part, parts))
+        return loss if processes == 1 else loss + _no_gradient(self.optional())
+
+    def optional(self) -> list[nn.Parameter]:
+        """Return the parameters that a loss may leave out: those of single terms, and the decoder of a ladder."""
+        decoders = [each for each in self.network.modules() if isinstance(each, LadderNetwork)]
+        parts = [self.step.trained, *(part for each in decoders for part in (each.down, each.combinators))]
+        return [parameter for part in parts for parameter in part.parameters()]
+
+
+def _no_gradient(parameters: Sequence[nn.Parameter]) -> Tensor | float:
+    """Return 0 with a gradient of 0 for each parameter, because DDP waits for the gradients of all of them."""
+    return sum((0.0 * parameter.sum() for parameter in parameters), 0.0)
 
 
 @dataclass

@@ -34,9 +34,10 @@ class LadderNetwork(nn.Module):
     """Dense layers with batch norm and noise at every layer, and a decoder that takes the noise out again.
 
     Encoder: z⁽⁰⁾ = x + noise, z⁽ˡ⁾ = BN(W⁽ˡ⁾ h⁽ˡ⁻¹⁾) + noise, h⁽ˡ⁾ = ReLU(z⁽ˡ⁾ + β⁽ˡ⁾), and γ(z + β) at the top.
-    The clean pass has no noise. Decoder: u⁽ᴸ⁾ = BN(softmax(h̃⁽ᴸ⁾)), u⁽ˡ⁾ = BN(V⁽ˡ⁺¹⁾ ẑ⁽ˡ⁺¹⁾), ẑ⁽ˡ⁾ = g(z̃⁽ˡ⁾, u⁽ˡ⁾) with
-    the :class:`~advdrop.objectives.gamma.Combinator` g. In training the network returns the noisy output, in evaluation
-    the clean one.
+    The clean pass has no noise and no dropout.
+    Decoder: u⁽ᴸ⁾ = BN(softmax(h̃⁽ᴸ⁾)), u⁽ˡ⁾ = BN(V⁽ˡ⁺¹⁾ ẑ⁽ˡ⁺¹⁾), ẑ⁽ˡ⁾ = g(z̃⁽ˡ⁾, u⁽ˡ⁾) with the
+    :class:`~advdrop.objectives.gamma.Combinator` g.
+    In training the network returns the noisy output, in evaluation the clean one.
 
     Args:
         layer: the AdversarialDropout layer, on the last hidden units; by default p = 0, as the original has none.
@@ -81,12 +82,12 @@ class LadderNetwork(nn.Module):
         """Return the noisy output in training, and the clean one in evaluation."""
         return self.encode(x, self.noise if self.training else 0.0).logits
 
-    def encode(self, x: Tensor, noise: float) -> Encoded:
-        """Run the encoder with noise of this standard deviation."""
+    def encode(self, x: Tensor, noise: float, *, dropout: bool = True) -> Encoded:
+        """Run the encoder with noise of this standard deviation, and with or without the AdversarialDropout layer."""
         h = _noisy(x.flatten(1), noise)
         found = Encoded([h], [], h)
         for number, (up, norm, beta) in enumerate(zip(self.up, self.norms, self.beta, strict=True), start=1):
-            below = self.layer(h) if number == len(self.up) else h
+            below = self.layer(h) if dropout and number == len(self.up) else h
             found.before.append(up(below))
             z = _noisy(norm(found.before[-1]), noise)
             h = self.gamma * (z + beta) if number == len(self.up) else (z + beta).relu()
@@ -100,7 +101,7 @@ class LadderNetwork(nn.Module):
         """
         with frozen_statistics(self):
             noisy = self.encode(x, self.noise)
-        clean = self.encode(x, 0.0)
+        clean = self.encode(x, 0.0, dropout=False)
         above, costs = noisy.logits.softmax(1), []
         for number in range(len(self.up), lowest - 1, -1):
             denoised = estimate = self.combinators[number](noisy.z[number], normalized(above)[0])

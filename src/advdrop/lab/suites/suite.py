@@ -12,8 +12,17 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
-from advdrop.lab.config.config import ConfigError, MethodName, RunConfig, check_known, first_error, merged, read_yaml
-from advdrop.lab.config.terms import Count, Section
+from advdrop.lab.config.config import (
+    ConfigError,
+    MethodName,
+    RunConfig,
+    check_known,
+    first_error,
+    merged,
+    parse_method,
+    read_yaml,
+)
+from advdrop.lab.config.terms import METHODS, Count, Section
 
 FOLDER = Path(__file__).parent / "paper"
 MACHINE = ("engine.accelerator", "engine.devices", "engine.nodes", "engine.accumulate", "engine.memory_format")
@@ -200,7 +209,10 @@ class Suite(Section):
         """Return the settings of a run that are not the recipe's."""
         row, length = self.rows[key.row], self.protocol(protocol)
         of_column, of_row = length.columns.get(key.column, {}), length.rows.get(key.row, {})
-        return merged(_for_network(length.settings, row), of_column, row.settings, of_row)
+        shared = length.settings
+        if len({_network(each) for each in self.rows.values() if each.method}) > 1 and _network(row):
+            shared = {key: value for key, value in shared.items() if key != "network"}  # they are for another network
+        return merged(shared, of_column, row.settings, of_row)
 
     def config(self, key: Key, protocol: str, preset: PresetName, **data: Any) -> RunConfig:
         """Return the whole configuration of a run; ``data`` are ``recipes.facts`` and the data_dir."""
@@ -209,22 +221,25 @@ class Suite(Section):
         column, row = self.columns[key.column], self.rows[key.row]
         if row.method is None:
             raise ConfigError(f"{row.name} is quoted from {row.quoted}; there is nothing to run")
-        return resolve(
-            column.dataset,
-            labels=column.labels,
-            method=row.method,
-            preset=row.preset or preset,
-            seed=key.seed,
-            settings=self.settings(key, protocol),
-            **data,
-        )
+        try:
+            return resolve(
+                column.dataset,
+                labels=column.labels,
+                method=row.method,
+                preset=row.preset or preset,
+                seed=key.seed,
+                settings=self.settings(key, protocol),
+                **data,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"row {key.row}: {error}") from None
 
 
-def _for_network(settings: Mapping[str, Any], row: Row) -> Mapping[str, Any]:
-    """Return the settings of a protocol for a row. Those of the network are not for a row that has another network."""
-    if "name" not in row.settings.get("network", {}):
-        return settings
-    return {key: value for key, value in settings.items() if key != "network"}
+def _network(row: Row) -> str | None:
+    """Return the network that a row or its method asks for; None: that of the data set."""
+    methods = [METHODS[term] for term in parse_method(row.method or "dropout") if term != "dropout"]
+    network = merged(*(method.recipe for method in methods), row.settings).get("network")
+    return network.get("name") if isinstance(network, Mapping) else None
 
 
 def suites() -> list[str]:

@@ -226,6 +226,13 @@ def test_heads_are_on_all_poolings_else_on_all_relus():
     assert objective.parts[1][1].places == (nn.MaxPool2d, nn.AvgPool2d)
 
 
+def test_a_network_without_hidden_activations_says_how_to_name_places():
+    bare = Setup(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), (4,), pixels=False, to_input=lambda x: x)
+    with pytest.raises(ValueError, match="has no such module; name others"):
+        objective_of(configured("dsn"), 50, 3, setup=bare)
+    objective_of(configured("dsn", "objective.terms.dsn.places=['0']"), 50, 3, setup=bare)
+
+
 @pytest.mark.parametrize("method", ["catgan", "gan-fm", "dsn"])
 def test_a_method_with_modules_of_its_own_must_know_the_network(method):
     with pytest.raises(TypeError, match="give objective_of a setup"):

@@ -157,6 +157,13 @@ def test_a_run_with_a_file_of_the_user_is_not_replaced(name, tmp_path):
     assert (tmp_path / "r" / name).read_text() == "mine"
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_that_is_no_run_is_not_offered_for_replacement(force, tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RunError, match=r"mine exists and is not a run that this program wrote; choose another --out"):
+        create(tmp_path / "mine", force)
+
+
 def test_no_run_is_made_inside_another(tmp_path):
     create(tmp_path / "r")
     with pytest.raises(RunError, match="is inside the run"):

@@ -361,6 +361,11 @@ class Dsn(Method):
         activations: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
         there = {type(module) for module in setup.network.modules()}
         found = [kind for kind in poolings if kind in there] or [kind for kind in activations if kind in there]
+        if not self.places and not found:
+            raise ValueError(
+                "dsn has a head on each pooling or ReLU, and this network has no such module; name others, for example "
+                "--set 'objective.terms.dsn.places=[norms.0]'"
+            )
         x = torch.zeros(2, *setup.shape)  # only the shapes of the hidden layers matter
         return Fade() * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
 

@@ -179,12 +179,12 @@ class RunDirectory:
                 raise RunError(f"{self.path} is inside the run {folder}; choose another --out")
         if not self.path.exists():
             return
+        if not self.seal:
+            raise RunError(f"{self.path} exists and is not a run that this program wrote; choose another --out")
         if not force:
             raise RunError(
                 f"{self.path} exists; resume it ({self.how_to_resume}), replace it (--force) or give another name"
             )
-        if not self.seal:
-            raise RunError(f"{self.path} is not a run that this program wrote, so --force will not replace it")
         if others := self._others():
             name = others[0].name
             raise RunError(f"{self.path} also holds {name}, so --force will not replace it; move that away first")

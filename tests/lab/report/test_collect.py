@@ -265,7 +265,10 @@ def test_a_record_of_another_length_is_refused(suite):
             {"protocol": "brief"},
             "the record small brief paper 20 vadd seed 0 is of a run that small does not have: prot",
         ),
-        ({"preset": "ours"}, "the record small short ours 20 vadd seed 0 is of a run that small does not have: preset"),
+        (
+            {"preset": "ours"},
+            "the record small short ours 20 vadd seed 0 is of a run that small does not have: row vadd: preset",
+        ),
         ({"suite": "tiny"}, "there are records of the suite 'tiny', which is unknown; name its YAML file as well"),
     ],
 )

@@ -221,6 +221,7 @@ class Suite(Section):
         column, row = self.columns[key.column], self.rows[key.row]
         if row.method is None:
             raise ConfigError(f"{row.name} is quoted from {row.quoted}; there is nothing to run")
+        settings = self.settings(key, protocol)
         try:
             return resolve(
                 column.dataset,
@@ -228,7 +229,7 @@ class Suite(Section):
                 method=row.method,
                 preset=row.preset or preset,
                 seed=key.seed,
-                settings=self.settings(key, protocol),
+                settings=settings,
                 **data,
             )
         except ConfigError as error:

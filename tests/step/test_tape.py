@@ -8,12 +8,14 @@ import statistics
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advdrop import (
@@ -591,19 +593,28 @@ def seconds(function):
     return time.thread_time() - start
 
 
+class Nothing(TorchFunctionMode):
+    """The least that anything which sees the calls of torch must do."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("gradient", [False, True])
 def test_recording_costs_little(gradient):
     x, calls = torch.randn(4, 4, requires_grad=gradient), 200
 
     def overhead():
-        plain, recording = [], []
+        """How much a recorder adds to the time of calls, in multiples of what an empty mode adds."""
+        times = {"plain": [], "empty": [], "recording": []}
         for _ in range(20):
-            plain.append(seconds(lambda: cheap(x, calls)))
-            with Recorder(CPU):
-                recording.append(seconds(lambda: cheap(x, calls)))
-        return (statistics.median(recording) - statistics.median(plain)) / calls
+            for name, mode in (("plain", nullcontext()), ("empty", Nothing()), ("recording", Recorder(CPU))):
+                with mode:
+                    times[name].append(seconds(lambda: cheap(x, calls)))
+        plain, empty, recording = (statistics.median(found) for found in times.values())
+        return (recording - plain) / (empty - plain)
 
-    assert any(overhead() < 8e-6 for _ in range(10))  # the caches are shared with other processes
+    assert any(overhead() < 6 for _ in range(10))  # the caches are shared with other processes
 
 
 def test_replaying_is_cheaper_than_computing():

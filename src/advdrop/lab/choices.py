@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 Precision = Literal["auto", "32", "bf16", "fp16"]
+Instructions = Literal["auto", "avx2"]
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+"""The variables that keep torch, oneDNN and MKL from using newer instructions. Longer vectors round differently."""
 MemoryFormat = Literal["auto", "contiguous", "channels_last"]
 Labels = int | Literal["all"]
 Scaling = Literal["unit", "centered", "none"]

@@ -1,9 +1,12 @@
 """``advdrop reproduce`` and ``advdrop report``, as a user meets them."""
 
 import json
+import os
 import random
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,8 @@ from advdrop.lab.engine import RunDirectory
 from advdrop.lab.records.record import ERROR, Ledger, read_record
 from processes import ended, mortal_advdrop
 from suites import small_suite
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +133,41 @@ def test_a_record_of_another_result_is_left_as_it_is(suite, capsys):
     assert main(typed) == 0
     now = record.machine["processor"]
     assert f"It was made on another machine (processor Z80, now {now}), and another" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("then", [None, "AVX2", "AVX512"])
+@pytest.mark.parametrize("now", ["AVX2", "AVX512", "DEFAULT"])
+def test_a_record_without_avx512_is_repeated_without_it(now, then, tmp_path, capsys):
+    record = next(Ledger(RESULTS).records())
+    ledger = Ledger(tmp_path)
+    old, new = ({**record.machine, "instructions": name} for name in (then, now))
+    old = {key: value for key, value in old.items() if value is not None}  # older records do not say
+    ledger.add(record.model_copy(update={"machine": old}))
+    curve = {**record.curve, ERROR: [0.0 for _ in record.curve[ERROR]]}
+    reproduce.add(ledger, record.model_copy(update={"machine": new, "curve": curve}), "x")
+    offered = "With --instructions avx2" in capsys.readouterr().out
+    assert offered == (now == "AVX512" and then in (None, "AVX2"))
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="needs AVX2")
+def test_instructions_can_be_limited(suite):
+    typed = ["reproduce", suite, "--jobs", "2", "--only", "dropout", "--seeds", "2", "--instructions", "avx2"]
+    command = [sys.executable, "-m", "advdrop", *typed]  # a process that has not imported torch yet
+    subprocess.run(command, check=True, timeout=240)
+    assert [record.machine["instructions"] for record in Ledger(Path("results")).records()] == ["AVX2", "AVX2"]
+
+
+def test_another_processor_has_no_avx2(suite, capsys, monkeypatch):
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert main(["reproduce", suite, "--instructions", "avx2"]) == 2
+    assert "--instructions avx2: torch uses the instructions DEFAULT" in capsys.readouterr().err
+
+
+def test_instructions_do_not_reach_the_workers_of_a_scheduler(suite, capsys, monkeypatch):
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    assert main(["reproduce", suite, "--instructions", "avx2", "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "start them with ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2" in capsys.readouterr().err
 
 
 def test_cells_with_a_record_are_left_out_on_demand(suite, capsys, monkeypatch, tmp_path):

@@ -31,6 +31,23 @@ def test_rows_are_run_again_with_their_columns_and_seeds(suite):
     assert run_again(authors) == [f"{start} --preset authors --only vadd --columns 20 --seeds 1"]
 
 
+@pytest.mark.parametrize(
+    ("used", "option"),
+    [
+        ([None, None], ""),
+        ([None, "AVX2"], " --instructions avx2"),
+        (["AVX2", "AVX2"], " --instructions avx2"),
+        (["AVX2", "AVX512"], ""),
+        (["AVX512", None], ""),
+    ],
+)
+def test_records_without_avx512_are_run_again_without_it(used, option, suite):
+    machines = [{"instructions": name} if name else {} for name in used]
+    found = table(suite, *(run_of(suite, "pi", seed, machine=machine) for seed, machine in enumerate(machines)))
+    (command,) = run_again(found)
+    assert command == f"advdrop reproduce small.yaml --protocol short --only pi --columns 20 --seeds 2{option}"
+
+
 def test_one_command_runs_rows_with_the_same_columns_and_seeds_and_nothing_else(suite):
     places = [("pi", "20", 0), ("pi", "20", 1), ("pi", "all", 0), ("vadd", "20", 0), ("vadd", "20", 1)]
     found = table(suite, *(run_of(suite, row, seed, column=column) for row, column, seed in places))

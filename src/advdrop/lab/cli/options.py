@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,17 @@ from typing import Any
 
 from typer import Argument, Option
 
-from advdrop.lab.choices import DATASETS, MOST_SEEDS, ColorChoice, ExportFormat, Precision, PresetChoice, PresetName
+from advdrop.lab.choices import (
+    AVX2,
+    DATASETS,
+    MOST_SEEDS,
+    ColorChoice,
+    ExportFormat,
+    Instructions,
+    Precision,
+    PresetChoice,
+    PresetName,
+)
 
 
 def _option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
@@ -22,6 +33,12 @@ def _home(path: Path | None) -> Path | None:
 
 def _commas(texts: list[str]) -> list[str]:
     return [name for text in texts for name in text.split(",")]
+
+
+def _limited(instructions: Instructions) -> Instructions:
+    if instructions == "avx2":  # before torch is imported, because it reads the variables only once
+        os.environ |= AVX2
+    return instructions
 
 
 def _complete_method(incomplete: str) -> list[str]:
@@ -188,6 +205,7 @@ class Reproduce:
       advdrop reproduce
       advdrop reproduce table1 --dry-run
       advdrop reproduce table1 --only dropout,pi,vadd-kl --seeds 3 --data-dir ~/data
+      advdrop reproduce table1 --only dropout --columns 1000 --instructions avx2
       advdrop reproduce table2 --protocol paper --scheduler tcp://10.0.0.1:8786
       advdrop reproduce figure2
     """
@@ -210,6 +228,12 @@ class Reproduce:
     jobs: int | None = _jobs()
     scheduler: str | None = _machine(
         None, "Address of a Dask scheduler. Its workers run the trainings and must see the same folders."
+    )
+    instructions: Instructions = _machine(
+        "auto",
+        "Instructions of the processor. auto: all that it has. avx2: none newer than AVX2, to repeat records of a "
+        "processor without AVX-512 to the last digit.",
+        callback=_limited,
     )
     data_dir: Path | None = _data_dir()
     results: Path = _file(Path("results"), "Folder of the records.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from advdrop.lab.choices import AVX2
 from advdrop.lab.cli.compare import checked, print_plan
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.cli.report import write_page
@@ -42,6 +43,8 @@ def run_reproduce(options: Reproduce) -> int:
     if options.suite is None:
         print("\n".join([*(Suite.load(name).summary for name in suites()), *STUDIES.values()]))
         return 0
+    if options.instructions == "avx2":
+        check_avx2(options.scheduler)
     if options.data_dir is not None:
         options.data_dir = options.data_dir.absolute()  # workers may be in another folder
     if options.suite in STUDIES:
@@ -80,6 +83,15 @@ def run_reproduce(options: Reproduce) -> int:
     if failed:
         print(f"advdrop: {len(failed)} runs failed; the same command tries them again", file=sys.stderr)
     return 1 if failed else 0
+
+
+def check_avx2(scheduler: str | None) -> None:
+    """Raise an error if the runs would use other instructions than AVX2."""
+    if scheduler:
+        variables = " ".join(f"{name}={value}" for name, value in AVX2.items())
+        raise ValueError(f"--instructions does not reach the workers of a --scheduler; start them with {variables}")
+    if (used := torch.backends.cpu.get_cpu_capability()) != "AVX2":
+        raise ValueError(f"--instructions avx2: torch uses the instructions {used} on this processor")
 
 
 def data_of(suite: Suite, keys: Iterable[Key], options: Reproduce) -> dict[Key, DataSet]:
@@ -155,6 +167,8 @@ def add(ledger: Ledger, found: Record | Measurement, text: str) -> None:
         if different := [key for key, value in found.machine.items() if then.get(key) != value]:
             names = ", ".join(f"{key} {then.get(key, 'unknown')}, now {found.machine[key]}" for key in different)
             print(f"  It was made on another machine ({names}), and another machine can round differently.")
+            if found.machine.get("instructions") == "AVX512" and then.get("instructions") in (None, "AVX2"):
+                print("  With --instructions avx2, this machine rounds like one without AVX-512.")
 
 
 def show_tables(options: Reproduce, suite: Suite, ledger: Ledger) -> None:

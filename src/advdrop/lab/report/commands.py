@@ -33,12 +33,15 @@ def run_again(results: Results) -> list[str]:
     return [_reproduce(results, named, run, seeds) for (seeds, run), named in rows.items()]
 
 
-def _reproduce(results: Results, rows: Iterable[str], columns: Iterable[str], seeds: int) -> str:
-    """Return the command that runs some cells of a suite."""
+def _reproduce(results: Results, rows: Sequence[str], columns: Sequence[str], seeds: int) -> str:
+    """Return the command that runs some cells of a suite with the same instructions, as far as their records tell."""
     name = results.suite.key if results.suite.key in suites() else f"{results.suite.key}.yaml"
     preset = [] if results.preset == "paper" else ["--preset", results.preset]
     words = ["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, "--only", ",".join(rows)]
-    return shell([*words, "--columns", ",".join(columns), "--seeds", str(seeds)])
+    records = chain.from_iterable(results.entries[cell].records for cell in product(rows, columns))
+    used = {record.machine["instructions"] for record in records if "instructions" in record.machine}
+    limit = ["--instructions", "avx2"] if used == {"AVX2"} else []
+    return shell([*words, "--columns", ",".join(columns), "--seeds", str(seeds), *limit])
 
 
 def _without_suite(results: Results, row: str) -> list[str]:

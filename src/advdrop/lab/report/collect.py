@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from advdrop.lab.config.config import ConfigError, RunConfig, parse_method
-from advdrop.lab.config.terms import METHODS, Method
-from advdrop.lab.records.record import ERROR, Record, RecordError, is_measurement, is_record, read_record, record_of
+from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.records.record import Record, RecordError, is_measurement, is_record, read_record, record_of
+from advdrop.lab.report.costs import at_cost, spent, terms_of, training_cost, update_costs
 from advdrop.lab.report.statistics import Agreement, Difference, Paired, Summary, agreement, gap, holm, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
 
@@ -306,80 +306,6 @@ def _deviations(suite: Suite, records: Iterable[Record]) -> list[Deviation]:
     return [Deviation(*choice, tuple(row for row in suite.rows if row in rows[choice])) for choice in sorted(rows)]
 
 
-def update_costs(records: Sequence[Record]) -> dict[bool, float]:
-    """Return the milliseconds of an update with the terms for unlabeled images (True) and without them (False).
-
-    They are those of the fastest stretch of each kind between two evaluations of some runs. Other programs can only
-    make a run slower, and they disturb a whole run more often than each stretch of it. If there are no stretches of one
-    kind, all of them count.
-    """
-    found = [each for record in records for each in _stretches(record)]
-    alike = {kind: [cost for cost, kinds in found if kinds == {kind}] for kind in (True, False)}
-    return {kind: min(costs or [cost for cost, _ in found]) for kind, costs in alike.items()}
-
-
-def _stretches(record: Record) -> list[tuple[float, set[bool]]]:
-    """Return the milliseconds of an update in the whole run and in each stretch, with the evaluation at its end.
-
-    Beside it stands whether the terms for unlabeled images ran: both True and False if only in a part of it.
-    """
-    used = _used_unlabeled(record)
-    found = [(record.milliseconds_per_update, {*used})]
-    before, start, kinds = 0.0, 0.0, set[bool]()
-    for update, end, each in zip(record.curve["update"], record.curve.get("seconds", ()), used, strict=False):
-        kinds = kinds | {each}
-        if update is None or end is None:
-            continue
-        if update > before and end > start:
-            found.append((1000 * (end - start) / (update - before), kinds))
-        before, start, kinds = update, end, set()
-    return found
-
-
-def _used_unlabeled(record: Record) -> list[bool]:
-    """Return for each epoch whether the terms for unlabeled images ran; True if the method has no such terms.
-
-    A companion network has no trust in them in the first epoch. At the end of each epoch it decides about the next one.
-    """
-    trust = record.curve.get("companion_trust")
-    if trust is None or not any(term.semi_supervised for term in _terms(record.method)):
-        return [True] * len(record.curve["update"])
-    return [False, *map(bool, trust[:-1])]
-
-
-def spent(record: Record, costs: Mapping[bool, float]) -> dict[float, float]:
-    """Return the milliseconds that a training had cost after each update of its curve, at the costs of its row."""
-    counts, before, found = {True: 0.0, False: 0.0}, 0.0, {}
-    for update, used in zip(record.curve["update"], _used_unlabeled(record), strict=True):
-        if update is not None:
-            counts[used] += update - before
-            before = update
-            found[update] = sum(counts[kind] * costs[kind] for kind in counts)
-    return found
-
-
-def training_cost(records: Sequence[Record]) -> float:
-    """Return the milliseconds of the whole training of a row: those of the seed that used unlabeled images the most."""
-    costs = update_costs(records)
-    return max(spent(record, costs)[record.updates] for record in records)
-
-
-def at_cost(records: Sequence[Record], budget: float) -> float | None:
-    """Return the mean of the last errors that were measured before a training had cost this many milliseconds.
-
-    It is None if a run had no error by then.
-    """
-    if not records:
-        return None
-    costs, errors = update_costs(records), []
-    for record in records:
-        cost = spent(record, costs)
-        pairs = zip(record.curve["update"], record.curve[ERROR], strict=True)
-        known = [(update, error) for update, error in pairs if update is not None and error is not None]
-        errors += [error for update, error in known if cost[update] <= budget * 1.0001][-1:]
-    return fmean(errors) if len(errors) == len(records) else None
-
-
 def choices(record: Record, suite: Suite) -> list[Choice]:
     """Return every choice of a run beside the paper's, if the suite has the paper's protocol.
 
@@ -426,7 +352,7 @@ def _loose_table(records: Sequence[Record], lengths: bool, contents: bool) -> Re
     keys = [re.sub(r"[^\w.+-]+", "-", label) for label in labels]
     methods = {key: record.method for key, record in zip(keys, records, strict=True)}
     rivals = [key for rival in ("pi", "vat", "dropout") for key, method in methods.items() if method == rival]
-    ours = [key for key, method in methods.items() if any(term.adversarial_dropout for term in _terms(method))]
+    ours = [key for key, method in methods.items() if any(term.adversarial_dropout for term in terms_of(method))]
     length = {"training": {"updates": first.updates}}
     suite = Suite(
         key=LOOSE,
@@ -440,11 +366,6 @@ def _loose_table(records: Sequence[Record], lengths: bool, contents: bool) -> Re
         protocols={"own": Protocol(about=f"{first.updates} updates", seeds=1, settings=length)},
     )
     return table_of(suite, "own", first.preset, [((key, "runs"), r) for key, r in zip(keys, records, strict=True)])
-
-
-def _terms(method: str) -> list[type[Method]]:
-    """Return the kinds of the terms that a method adds to the cross-entropy."""
-    return [METHODS[term] for term in parse_method(method) if term in METHODS]
 
 
 def _labels(records: Sequence[Record]) -> list[str]:

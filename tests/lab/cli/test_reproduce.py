@@ -189,6 +189,7 @@ def test_cells_with_a_record_are_left_out_on_demand(suite, capsys, monkeypatch, 
     said = capsys.readouterr().out
     assert "1 of 3 runs are left" in said
     assert "2 runs have a record and are left out" in said
+    assert not Path("results/other/short-paper/few/vadd-kl-0.json").exists()  # --dry-run writes nothing
 
 
 def test_failed_runs_are_told_at_the_end_and_tried_again(suite, capsys, monkeypatch):

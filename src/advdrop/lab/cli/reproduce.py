@@ -139,17 +139,17 @@ def refuse_other_records(ledger: Ledger, suite: Suite, data: Mapping[Key, DataSe
 def without_record(
     configs: Mapping[Key, RunConfig], options: Reproduce, suite: Suite, ledger: Ledger, data: Mapping[Key, DataSet]
 ) -> dict[Key, RunConfig]:
-    """Return the runs that have no record. A record of another suite with the same configuration is copied."""
+    """Return the runs that have no record. One of another suite with the same configuration is copied when they run."""
     records = {
         (fingerprint(RunConfig.of({**record.config, "data_dir": None})), record.dataset_checksum): record
         for record in ledger.records()
     }
     left = {}
     for key, config in configs.items():
-        if (record := records.get((fingerprint(config), data[key].checksum))) is not None:
-            ledger.add(record.model_copy(update=place_of(key, options, suite)))
-        else:
+        if (record := records.get((fingerprint(config), data[key].checksum))) is None:
             left[key] = config
+        elif not options.dry_run:
+            ledger.add(record.model_copy(update=place_of(key, options, suite)))
     return left
 
 

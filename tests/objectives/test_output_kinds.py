@@ -385,6 +385,19 @@ def test_the_mask_can_be_a_name_a_position_a_function_or_nothing():
         run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask=lambda _: mask[:, 1:])
 
 
+def test_the_mask_can_be_a_function_of_one_tensor():
+    network = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, CLASSES))
+    tokens, y = torch.arange(1, 9).view(2, 4), torch.arange(8).view(2, 4) % CLASSES
+    tokens[:, 3] = 0
+    objective = CrossEntropy() + EntropyMinimization()
+    short = run(network, objective, {"x": tokens[:, :3], "y": y[:, :3]}, classes=-1)
+    padded = run(network, objective, {"x": tokens, "y": y}, classes=-1, mask=lambda x: x != 0)
+    torch.testing.assert_close(padded.loss, short.loss)
+    for mask in ("real", 1):
+        with pytest.raises(ValueError, match=rf"mask={mask!r} is no tensor among the inputs Tensor; use.*mask=None"):
+            run(network, objective, {"x": tokens, "y": y}, classes=-1, mask=mask)
+
+
 X, Y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
 WRONG = {
     "no label": (

@@ -392,11 +392,20 @@ def test_evaluation_mode():
     assert all(torch.equal(one, other) for one, other in zip(before, model.buffers(), strict=True))
 
 
+class Centered(nn.Tanh):
+    """Mixes the rows of a batch."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
 CHANGES = {
     "another module": lambda net: net.__setitem__(0, nn.Linear(FEATURES, 16)),
     "another layer": lambda net: net.__setitem__(5, AdversarialDropout(0.9)),
     "no layer": lambda net: net.__setitem__(5, nn.Identity()),
     "one module more": lambda net: net.append(nn.Dropout(0.5)),
+    "a module that runs once more": lambda net: net.append(net[1]),
+    "a class that mixes rows": lambda net: setattr(net[1], "__class__", Centered),
     "evaluation": lambda net: net.eval(),
     "one module in evaluation": lambda net: net[2].eval(),
     "no dropout": lambda net: setattr(net[2], "p", 0.0),

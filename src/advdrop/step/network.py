@@ -12,9 +12,12 @@ import copy
 import random
 import warnings
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from operator import is_
+from types import MethodType
 from typing import Any
 
 import torch
@@ -44,27 +47,66 @@ Weights = dict[str, Tensor]
 def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
     """Call a network with its inputs; if given, with other weights than its own."""
     args = () if isinstance(inputs, Mapping) else inputs if type(inputs) is tuple else (inputs,)
-    args, kwargs = tuple(map(_own, args)), _own(dict(inputs)) if isinstance(inputs, Mapping) else {}
+    args, kwargs = _own((args, dict(inputs) if isinstance(inputs, Mapping) else {}), {})
     return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
 
 
-def _own(value: Any) -> Any:
-    """Return a copy of an argument, with the same tensors. A pass may change it, and the next gets what the first got.
+def _own(value: Any, copies: dict[int, Any]) -> Any:
+    """Return a copy of an argument and of all that is in it, with the same tensors and networks.
+
+    A pass may change it, such as a graph whose features a ``forward`` replaces (``data.x = ...``), or a cache that it
+    appends to. The next pass gets what the first got.
+
+    Args:
+        value: the argument.
+        copies: those that were made before, by the ids of their originals.
 
     >>> given = [1, {"a": 2}]
-    >>> _own(given) == given, _own(given)[1] is given[1]
+    >>> own = _own(given, {})
+    >>> own == given, own[1] is given[1]
     (True, False)
     """
-    if type(value) is list:
-        return [_own(item) for item in value]
-    if type(value) is dict:
-        return {key: _own(item) for key, item in value.items()}
-    if isinstance(value, Tensor | nn.Module | tuple) or not hasattr(value, "__dict__"):
+    if isinstance(value, _SHARED) or hasattr(type(value), "__del__"):  # two copies would free what they hold twice
         return value
+    if isinstance(value, tuple):
+        items = [_own(item, copies) for item in value]
+        if all(map(is_, items, value)):
+            return value
+        return value._make(items) if hasattr(value, "_make") else tuple(items)
+    if not isinstance(value, list | dict | deque) and not hasattr(value, "__dict__") and not _slots(value):
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
     try:
-        return copy.copy(value)  # such as a graph, whose features a forward may replace: data.x = ...
+        own = copy.copy(value)
     except Exception:  # a class may refuse in any way
         return value
+    copies[id(value)] = own
+    if own is not value:
+        _replace_all(own, copies)
+    return own
+
+
+_SHARED = (Tensor, nn.Module, MethodType)
+"""What all passes get as it is."""
+
+
+def _replace_all(own: Any, copies: dict[int, Any]) -> None:
+    """Replace what is in a list, a dictionary or an object with copies."""
+    if isinstance(own, dict | list | deque):
+        for key, item in list(own.items() if isinstance(own, dict) else enumerate(own)):
+            if (new := _own(item, copies)) is not item:
+                own[key] = new
+    for name, item in [*getattr(own, "__dict__", {}).items(), *_slots(own)]:
+        if (new := _own(item, copies)) is not item:
+            object.__setattr__(own, name, new)  # also of a frozen dataclass
+
+
+def _slots(value: Any) -> list[tuple[str, Any]]:
+    """Return the attributes of an object that its class keeps in slots."""
+    names = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
+    found = {name for slots in names for name in ([slots] if isinstance(slots, str) else slots)}
+    return [(name, getattr(value, name)) for name in found - {"__dict__", "__weakref__"} if hasattr(value, name)]
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:

@@ -8,16 +8,10 @@ part, and later passes get the recorded results (:class:`AnyNetwork`).
 
 from __future__ import annotations
 
-import copy
-import random
 import warnings
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from operator import is_
-from types import MethodType
 from typing import Any
 
 import torch
@@ -30,6 +24,7 @@ from advdrop.masks import AdversarialDropout
 from advdrop.masks.layer import MaskSource, use_masks
 from advdrop.randomness import NO_NOISE, NoiseState, PythonState, borrowed_noise, noise_state, python_state
 from advdrop.step.batch_norm import RunningStatistics
+from advdrop.step.copies import Attributes, own
 from advdrop.step.tape import Player, Recorder, Restart, Tape
 from advdrop.step.together import all_modules, before_noise, kind, still
 
@@ -47,66 +42,8 @@ Weights = dict[str, Tensor]
 def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
     """Call a network with its inputs; if given, with other weights than its own."""
     args = () if isinstance(inputs, Mapping) else inputs if type(inputs) is tuple else (inputs,)
-    args, kwargs = _own((args, dict(inputs) if isinstance(inputs, Mapping) else {}), {})
+    args, kwargs = own((args, dict(inputs) if isinstance(inputs, Mapping) else {}), {})
     return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
-
-
-def _own(value: Any, copies: dict[int, Any]) -> Any:
-    """Return a copy of an argument and of all that is in it, with the same tensors and networks.
-
-    A pass may change it, such as a graph whose features a ``forward`` replaces (``data.x = ...``), or a cache that it
-    appends to. The next pass gets what the first got.
-
-    Args:
-        value: the argument.
-        copies: those that were made before, by the ids of their originals.
-
-    >>> given = [1, {"a": 2}]
-    >>> own = _own(given, {})
-    >>> own == given, own[1] is given[1]
-    (True, False)
-    """
-    if isinstance(value, _SHARED) or hasattr(type(value), "__del__"):  # two copies would free what they hold twice
-        return value
-    if isinstance(value, tuple):
-        items = [_own(item, copies) for item in value]
-        if all(map(is_, items, value)):
-            return value
-        return value._make(items) if hasattr(value, "_make") else tuple(items)
-    if not isinstance(value, list | dict | deque) and not hasattr(value, "__dict__") and not _slots(value):
-        return value
-    if id(value) in copies:
-        return copies[id(value)]
-    try:
-        own = copy.copy(value)
-    except Exception:  # a class may refuse in any way
-        return value
-    copies[id(value)] = own
-    if own is not value:
-        _replace_all(own, copies)
-    return own
-
-
-_SHARED = (Tensor, nn.Module, MethodType)
-"""What all passes get as it is."""
-
-
-def _replace_all(own: Any, copies: dict[int, Any]) -> None:
-    """Replace what is in a list, a dictionary or an object with copies."""
-    if isinstance(own, dict | list | deque):
-        for key, item in list(own.items() if isinstance(own, dict) else enumerate(own)):
-            if (new := _own(item, copies)) is not item:
-                own[key] = new
-    for name, item in [*getattr(own, "__dict__", {}).items(), *_slots(own)]:
-        if (new := _own(item, copies)) is not item:
-            object.__setattr__(own, name, new)  # also of a frozen dataclass
-
-
-def _slots(value: Any) -> list[tuple[str, Any]]:
-    """Return the attributes of an object that its class keeps in slots."""
-    names = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
-    found = {name for slots in names for name in ([slots] if isinstance(slots, str) else slots)}
-    return [(name, getattr(value, name)) for name in found - {"__dict__", "__weakref__"} if hasattr(value, name)]
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:
@@ -372,7 +309,7 @@ class _AnyLower(Lower):
         if tape is None:
             return self._run(masks, False, update)
         player = Player(tape, tape.length(), *network.controlled())
-        attributes = _Attributes(network.modules)
+        attributes = Attributes(network.modules)
         try:
             output = self._run(masks, False, update, player, player.stop)
             if not player.failed:
@@ -462,48 +399,6 @@ class _AnyLower(Lower):
             f"but slower. The reason: {network.why_slow}",
             stacklevel=2,
         )
-
-
-_CONTAINERS = (list, dict, set)
-
-
-class _Attributes:
-    """A copy of the attributes of modules, to undo the changes of a pass that has to start again.
-
-    Args:
-        modules: the modules; attributes that are lists, dicts or sets are copied, too, and the states of generators.
-    """
-
-    def __init__(self, modules: list[nn.Module]) -> None:
-        self._attributes = [(vars(module), dict(vars(module))) for module in modules]
-        self._containers = [
-            (value, value.copy() if value else ())
-            for _, saved in self._attributes
-            for value in saved.values()
-            if isinstance(value, _CONTAINERS)
-        ]
-        self._generators = [
-            restore for _, saved in self._attributes for value in saved.values() if (restore := _restoring(value))
-        ]
-
-    def restore(self) -> None:
-        """Set the attributes to what they were."""
-        for now, saved in (*self._attributes, *self._containers):
-            now.clear()
-            now.extend(saved) if isinstance(now, list) else now.update(saved)
-        for restore in self._generators:
-            restore()
-
-
-def _restoring(value: Any) -> Callable[[], object] | None:
-    """Return a function that sets a generator of torch, Python or numpy to its present state; None for other values."""
-    if isinstance(value, torch.Generator) or type(value).__name__ == "RandomState":
-        return partial(value.set_state, value.get_state())
-    if isinstance(value, random.Random):
-        return partial(value.setstate, value.getstate())
-    if hasattr(value, "bit_generator"):
-        return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    return None
 
 
 def _compiled(module: nn.Module) -> bool:

@@ -50,6 +50,18 @@ def test_each_term_has_its_own_hidden_layers(model):
     torch.testing.assert_close(Step(model, low + high)(**rows).loss, sum(alone))
 
 
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped])
+def test_an_output_that_is_changed_in_place_is_told(wrap):
+    net = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES))
+    first, changed = ("net.0", "net.1") if wrap is Wrapped else ("0", "1")
+    with pytest.raises(ValueError, match=f"what the module '{first}' returns is changed in place above it.*inplace=Fa"):
+        supervision(wrap(net), (first,))
+    term = supervision(wrap(net), (changed,))
+    found = run(wrap(net), term, batch()).loss
+    net[1].inplace = False
+    torch.testing.assert_close(run(wrap(net), term, batch()).loss, found)
+
+
 def test_what_is_above_a_head_gets_no_gradient_from_it(model):
     loss = run(model, supervision(model, ("1",)), batch(dtype=torch.float64)).loss
     first, second = torch.autograd.grad(loss, [model[0].weight, model[2].weight], allow_unused=True)

@@ -14,9 +14,12 @@ from advdrop import (
     VAT,
     AdversarialDropout,
     BinaryCrossEntropy,
+    CatGAN,
     CrossEntropy,
     EntropyMinimization,
+    FakeClass,
     FraternalDropout,
+    Gamma,
     MeanTeacher,
     MutualExclusivity,
     PiModel,
@@ -439,6 +442,15 @@ WRONG = {
 def test_labels_that_do_not_fit_are_told(objective, y, options, error, message):
     with pytest.raises(error, match=message):
         run(quiet(), objective, {"x": X, "y": y}, **options)
+
+
+@pytest.mark.parametrize(
+    "make", [CatGAN, FakeClass, lambda maker, _: Gamma(CLASSES), lambda *given: CatGAN(*given).opponent]
+)
+def test_terms_of_one_prediction_refuse_places(make):
+    maker = nn.Sequential(nn.Linear(4, 25), nn.Unflatten(1, (1, 5, 5)))
+    with pytest.raises(ValueError, match=r"needs one prediction \(B, C\).*got outputs of shape \(2, 3, 5, 5\); for"):
+        run(Segmenter(), make(maker, 4), {"unlabeled": torch.randn(2, 1, 5, 5)})
 
 
 def test_other_mistakes():

@@ -191,6 +191,17 @@ def same_shape(left_name: str, left: Tensor, right_name: str, right: Tensor) -> 
         )
 
 
+def no_places(
+    who: str, logits: Tensor, way: str = "for outputs with places use VAdD(), PiModel() or MeanTeacher()"
+) -> Tensor:
+    """Return ``logits`` if they are one prediction per example, ``(B, C)``, or raise an error with a way out."""
+    if logits.dim() != 2:
+        raise ValueError(
+            f"{who} needs one prediction (B, C) for each example, got outputs of shape {tuple(logits.shape)}; {way}"
+        )
+    return logits
+
+
 def one_each(what: str, value: object) -> None:
     """Raise an error unless a value is a vector: more dimensions would be averaged or broadcast to something else."""
     if not isinstance(value, Tensor) or value.dim() != 1:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from advdrop.outputs import first_tensor
@@ -36,9 +37,9 @@ def modules_at(model: nn.Module, places: Collection[Place]) -> dict[str, nn.Modu
 def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, Tensor]]:
     """Collect what the modules at these places return inside the block, by their names, in the order they run.
 
-    If a module returns a tuple or a dict, as an LSTM does, it is the first tensor in it.
+    If a module returns a tuple or a dict, as an LSTM does, it is the first tensor in it. Nothing may change it in
+    place later in the pass.
 
-    >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> with watched(model, ["0"]) as hidden:
     ...     _ = model(torch.zeros(1, 2))
@@ -46,17 +47,29 @@ def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, T
     torch.Size([1, 3])
     """
     found: dict[str, Tensor] = {}
+    versions: dict[str, int] = {}
     modules = modules_at(model, places)
-    hooks = [module.register_forward_hook(partial(_keep, found, name)) for name, module in modules.items()]
+    hooks = [module.register_forward_hook(partial(_keep, found, versions, name)) for name, module in modules.items()]
     try:
         yield found
     finally:
         for hook in hooks:
             hook.remove()
+    for name, version in versions.items():
+        if found[name]._version != version:
+            raise ValueError(
+                f"what the module {name!r} returns is changed in place above it, so its output is not known; name the "
+                "module that changes it instead, or use inplace=False there"
+            )
 
 
-def _keep(found: dict[str, Tensor], name: str, _: nn.Module, __: object, output: object) -> None:
+def _keep(
+    found: dict[str, Tensor], versions: dict[str, int], name: str, _: nn.Module, __: object, output: object
+) -> None:
     tensor = first_tensor(output)[1]
     if tensor is None:
         raise TypeError(f"the module {name!r} returns a {type(output).__name__} without a tensor; name another one")
     found[name] = tensor
+    with torch._C.DisableTorchFunction():  # a recording of the pass must not contain this
+        if not tensor.is_inference():
+            versions[name] = tensor._version

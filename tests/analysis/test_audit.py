@@ -321,3 +321,19 @@ def test_values_that_would_be_counted_as_something_else_are_refused(x, y, messag
     model = nn.Sequential(AdversarialDropout(), nn.Linear(3, 2))
     with pytest.raises(ValueError, match=message):
         audit(model, [(x, y)], budgets=(1,), draws=1)
+
+
+class Direction(nn.Module):
+    """Divides by the norm of the units, so the output is NaN if all are lost."""
+
+    def forward(self, h):
+        return h / h.norm(dim=1, keepdim=True)
+
+
+def test_an_output_that_is_not_finite_is_wrong():
+    model = nn.Sequential(AdversarialDropout(), Direction(), nn.Linear(3, 2))
+    nn.init.constant_(model[2].weight, 0.0)
+    model[2].bias.data.copy_(torch.tensor([1.0, 0.0]))  # always the class 0, which is also the place of the first NaN
+    found = audit(model, [(torch.ones(4, 3), torch.zeros(4, dtype=torch.long))], budgets=(0, 2, 3), draws=2)
+    assert found.random == found.worst == [100.0, 100.0, 0.0]
+    assert found.fewest == [3] * 4

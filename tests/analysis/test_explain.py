@@ -169,6 +169,12 @@ def test_each_output_needs_a_name(x):
         explain(network(), x, classes=["cat", "dog"])
 
 
+def test_places_are_refused():
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), AdversarialDropout(), nn.Conv2d(4, 3, 1))
+    with pytest.raises(ValueError, match=r"explain needs one prediction.*\(1, 3, 5, 5\); wrap the network in a module"):
+        explain(model, torch.randn(1, 5, 5))
+
+
 def test_integers_are_refused(x):
     with pytest.raises(TypeError, match="x"):
         explain(network(), x.long())

@@ -5,7 +5,7 @@ from torch import nn
 
 from advdrop import AdversarialDropout, CrossEntropy, DeepSupervision, Probe, Step, VAdD
 from advdrop.objectives.deep_supervision import features, squared_hinge
-from small import CLASSES, FEATURES, Wrapped, batch, noisy, run, seeded, values
+from small import CLASSES, FEATURES, Wrapped, batch, noisy, only, run, seeded, values
 
 
 @pytest.fixture
@@ -43,6 +43,25 @@ def test_a_place_is_a_name_or_a_class(model):
         supervision(model, ())
 
 
+def test_each_term_has_its_own_hidden_layers(model):
+    low, high = supervision(model, ("0",)), supervision(model, (nn.Tanh,))
+    rows = only(batch(dtype=torch.float64), "x", "y")
+    alone = [Step(model, term)(**rows).loss for term in (low, high)]
+    torch.testing.assert_close(Step(model, low + high)(**rows).loss, sum(alone))
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped])
+def test_an_output_that_is_changed_in_place_is_told(wrap):
+    net = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES))
+    first, changed = ("net.0", "net.1") if wrap is Wrapped else ("0", "1")
+    with pytest.raises(ValueError, match=f"what the module '{first}' returns is changed in place above it.*inplace=Fa"):
+        supervision(wrap(net), (first,))
+    term = supervision(wrap(net), (changed,))
+    found = run(wrap(net), term, batch()).loss
+    net[1].inplace = False
+    torch.testing.assert_close(run(wrap(net), term, batch()).loss, found)
+
+
 def test_what_is_above_a_head_gets_no_gradient_from_it(model):
     loss = run(model, supervision(model, ("1",)), batch(dtype=torch.float64)).loss
     first, second = torch.autograd.grad(loss, [model[0].weight, model[2].weight], allow_unused=True)
@@ -58,7 +77,7 @@ def test_the_hidden_units_are_those_of_the_pass_that_the_cross_entropy_uses():
     net[2].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     step = Step(net, CrossEntropy() + term)
     passes = step.passes(_batch(), tuple(part for _, part in step.objective.parts))
-    hidden = passes.hidden("labeled")
+    hidden = passes.hidden("labeled", ("1",))
     assert len(seen) == 1
     assert torch.equal(hidden["1"], seen[0])
 

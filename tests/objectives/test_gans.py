@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import CatGAN, FakeClass, Step
-from small import CLASSES, FEATURES, batch, gradients, run, seeded, values
+from advdrop import CatGAN, DeepSupervision, FakeClass, Step
+from small import CLASSES, FEATURES, batch, gradients, only, run, seeded, values
 
 
 def softmax(x):
@@ -67,6 +67,15 @@ def test_feature_matching(model, maker, rows, fake):
     real, made = (model[:2](x).detach().numpy().mean(0) for x in (rows["unlabeled"], fake))
     found = values(model, FakeClass(maker, latent=4, features="1").opponent, rows)
     np.testing.assert_allclose(found.detach(), np.full(16, ((real - made) ** 2).mean()))
+
+
+def test_features_are_not_those_of_other_terms(model, maker, rows):
+    term = FakeClass(maker, 4, features="0").opponent
+    heads = DeepSupervision.of(model, rows["unlabeled"], CLASSES, ("1",))
+    heads.heads.to(torch.float64)
+    both = only(batch(dtype=torch.float64), "x", "y", "unlabeled")
+    alone, together = (Step(model, found)(**both, generator=seeded()) for found in (term, term + heads))
+    torch.testing.assert_close(together.terms["feature_matching"], alone.terms["feature_matching"])
 
 
 @pytest.mark.parametrize("make", [CatGAN, lambda *options, **more: FakeClass(*options, features="1", **more)])

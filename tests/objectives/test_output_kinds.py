@@ -14,9 +14,12 @@ from advdrop import (
     VAT,
     AdversarialDropout,
     BinaryCrossEntropy,
+    CatGAN,
     CrossEntropy,
     EntropyMinimization,
+    FakeClass,
     FraternalDropout,
+    Gamma,
     MeanTeacher,
     MutualExclusivity,
     PiModel,
@@ -385,6 +388,19 @@ def test_the_mask_can_be_a_name_a_position_a_function_or_nothing():
         run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask=lambda _: mask[:, 1:])
 
 
+def test_the_mask_can_be_a_function_of_one_tensor():
+    network = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, CLASSES))
+    tokens, y = torch.arange(1, 9).view(2, 4), torch.arange(8).view(2, 4) % CLASSES
+    tokens[:, 3] = 0
+    objective = CrossEntropy() + EntropyMinimization()
+    short = run(network, objective, {"x": tokens[:, :3], "y": y[:, :3]}, classes=-1)
+    padded = run(network, objective, {"x": tokens, "y": y}, classes=-1, mask=lambda x: x != 0)
+    torch.testing.assert_close(padded.loss, short.loss)
+    for mask in ("real", 1):
+        with pytest.raises(ValueError, match=rf"mask={mask!r} is no tensor among the inputs Tensor; use.*mask=None"):
+            run(network, objective, {"x": tokens, "y": y}, classes=-1, mask=mask)
+
+
 X, Y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
 WRONG = {
     "no label": (
@@ -426,6 +442,15 @@ WRONG = {
 def test_labels_that_do_not_fit_are_told(objective, y, options, error, message):
     with pytest.raises(error, match=message):
         run(quiet(), objective, {"x": X, "y": y}, **options)
+
+
+@pytest.mark.parametrize(
+    "make", [CatGAN, FakeClass, lambda maker, _: Gamma(CLASSES), lambda *given: CatGAN(*given).opponent]
+)
+def test_terms_of_one_prediction_refuse_places(make):
+    maker = nn.Sequential(nn.Linear(4, 25), nn.Unflatten(1, (1, 5, 5)))
+    with pytest.raises(ValueError, match=r"needs one prediction \(B, C\).*got outputs of shape \(2, 3, 5, 5\); for"):
+        run(Segmenter(), make(maker, 4), {"unlabeled": torch.randn(2, 1, 5, 5)})
 
 
 def test_other_mistakes():

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import TemporalEnsembling, qe
+from advdrop import Step, TemporalEnsembling, bernoulli_kl, mse, qe
 from small import CLASSES, FEATURES, batch, close, gradients, only, run, values
 
 
@@ -34,6 +34,24 @@ def test_the_target_is_the_corrected_average_of_the_past(model, rows):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-12)
         past.append(f)
     assert term.seen.tolist() == [4.0] * 16 + [0.0] * 4
+
+
+@pytest.mark.parametrize(("divergence", "compared"), [(mse, lambda z: z), (bernoulli_kl, torch.sigmoid)])
+def test_values_and_answers_are_averaged_as_they_are_compared(model, rows, divergence, compared):
+    term, u = TemporalEnsembling(examples=16, classes=CLASSES, divergence=divergence), rows["unlabeled"]
+    values(model, term, rows)
+    assert values(model, term, rows).abs().max() < 1e-6  # the same outputs as before
+    target = compared(model(u)).detach()
+    ours = values(model, term, {**rows, "unlabeled": u + 0.3})
+    torch.testing.assert_close(ours, divergence(target, model(u + 0.3), given="probabilities"), rtol=1e-4, atol=1e-6)
+
+
+def test_certain_answers_stay_probabilities():
+    model = nn.Linear(1, 1)
+    nn.init.constant_(model.weight, 50.0)  # the sigmoid is 1
+    step = Step(model, TemporalEnsembling(examples=1, classes=1, divergence=bernoulli_kl))
+    for _ in range(40):
+        assert step(unlabeled=torch.ones(1, 1), index=torch.tensor([0])).loss < 1e-6
 
 
 def test_rows_are_counted_and_not_epochs(model, rows):

@@ -198,6 +198,74 @@ def test_every_pass_gets_the_inputs_of_the_first(make, reuse):
     assert torch.equal(*results)
 
 
+@dataclass(slots=True)
+class Cache:
+    """What a network has seen: an object with slots, a list in it, and another object in it."""
+
+    x: torch.Tensor
+    seen: list
+    scale: Request
+
+
+class Remembering(Taking):
+    """Appends to a cache and goes on with all that is in it, as attention with the keys of the past does."""
+
+    def forward(self, given):
+        cache = given[0] if isinstance(given, tuple) else given
+        cache.seen.append(cache.x)
+        cache.x, cache.scale.x = cache.x / 2, cache.scale.x * 2
+        return super().forward(torch.stack(cache.seen).sum(0) * cache.scale.x / 2)
+
+
+Pair = namedtuple("Pair", ["cache", "other"])
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("wrap", [lambda cache: cache, lambda cache: ((cache, 0),), lambda cache: Pair(cache, 0)])
+def test_what_is_inside_of_the_inputs_is_that_of_the_first_pass_too(wrap, reuse):
+    objective, rows, losses = CrossEntropy() + SAdD() + VAdD() + PiModel(), only(batch(), "x", "y"), []
+    cache = Cache(rows["x"], [], Request(1.0))
+    for network, x in ((Taking, (rows["x"],)), (Remembering, wrap(cache))):
+        torch.manual_seed(0)
+        losses.append(Step(network(quiet(0.5)), objective, reuse=reuse)(x, rows["y"]).loss)
+    assert torch.equal(*losses)
+    assert cache.x is rows["x"]
+    assert (cache.seen, cache.scale.x) == ([], 1.0)
+
+
+def test_an_object_that_is_in_the_inputs_twice_stays_one():
+    class Twice(Taking):
+        def forward(self, one, other):
+            assert one[0] is other
+            assert other.own is other
+            return super().forward(other.x)
+
+    rows = only(batch(), "x", "y")
+    request = Request(rows["x"])
+    request.own = request
+    Step(Twice(quiet(0.5)), CrossEntropy() + VAdD())(([request], request), rows["y"])
+
+
+class Handle:
+    """Frees something at its end."""
+
+    freed = 0
+
+    def __init__(self, x):
+        self.x = x
+
+    def __del__(self):
+        Handle.freed += 1
+
+
+def test_an_object_that_frees_something_is_not_copied():
+    rows = only(batch(), "x", "y")
+    handle = Handle(rows["x"])
+    Step(TakingRequests(quiet(0.5)), CrossEntropy() + VAdD())(handle, rows["y"])
+    gc.collect()
+    assert Handle.freed == 0
+
+
 def test_an_input_that_is_changed_in_place_is_told():
     class InPlace(Taking):
         def forward(self, x):
@@ -392,11 +460,20 @@ def test_evaluation_mode():
     assert all(torch.equal(one, other) for one, other in zip(before, model.buffers(), strict=True))
 
 
+class Centered(nn.Tanh):
+    """Mixes the rows of a batch."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
 CHANGES = {
     "another module": lambda net: net.__setitem__(0, nn.Linear(FEATURES, 16)),
     "another layer": lambda net: net.__setitem__(5, AdversarialDropout(0.9)),
     "no layer": lambda net: net.__setitem__(5, nn.Identity()),
     "one module more": lambda net: net.append(nn.Dropout(0.5)),
+    "a module that runs once more": lambda net: net.append(net[1]),
+    "a class that mixes rows": lambda net: setattr(net[1], "__class__", Centered),
     "evaluation": lambda net: net.eval(),
     "one module in evaluation": lambda net: net[2].eval(),
     "no dropout": lambda net: setattr(net[2], "p", 0.0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
+from collections import deque
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -430,6 +431,65 @@ class OwnGenerators(Net):
         h = super().lower(x).sin().cos().tanh().sin()
         h = h * (self.python.random() + self.legacy.random_sample())
         return h + torch.rand(h.shape, generator=self.torch, dtype=h.dtype)
+
+
+class Memory:
+    """Counts the passes: an attribute, a list in a dict, a queue, slots, and an object in an object."""
+
+    def __init__(self, inner=None):
+        self.n, self.lists, self.queue, self.inner = 0, {"a": ([],)}, deque(maxlen=50), inner
+
+    def count(self):
+        self.n += 1
+        self.lists["a"][0].append(self.n)
+        self.queue.append(self.n)
+        inner = 0 if self.inner is None else self.inner.count()
+        return self.n + len(self.lists["a"][0]) + len(self.queue) + inner
+
+
+@dataclass(slots=True)
+class Slotted:
+    n: int = 0
+
+    def count(self):
+        self.n += 1
+        return self.n
+
+
+MEMORIES = {
+    "CountsInObject": Memory,
+    "CountsInObjectInObject": lambda: Memory(Memory()),
+    "CountsInSlots": Slotted,
+    "CountsInObjectInList": lambda: [Memory()],
+    "CountsInQueue": deque,
+    "CountsInNestedList": lambda: {"a": {"b": []}},
+}
+
+
+class CountsElsewhere(Net):
+    """The replay has to start again behind the count, and must not count twice."""
+
+    def __init__(self, memory):
+        super().__init__()
+        self.memory = memory
+        self.first.requires_grad_(False)
+
+    def count(self):
+        memory = self.memory[0] if isinstance(self.memory, list) else self.memory
+        if isinstance(memory, deque | dict):
+            seen = memory if isinstance(memory, deque) else memory["a"]["b"]
+            seen.append(1)
+            return len(seen)
+        return memory.count()
+
+    def lower(self, x):
+        h = self.first(x).tanh()
+        count = self.count()
+        return self.second(h.sin() * (1 + 0.1 * count))
+
+
+for _name, _memory in MEMORIES.items():
+    kind("little", _name, why="still has a tensor|in another way")(lambda memory=_memory: CountsElsewhere(memory()))
 
 
 @kind("whole")

@@ -154,6 +154,7 @@ def audit(
     """Measure the accuracy of a network when units are lost, and find the units and examples that are most sensitive.
 
     The network runs in evaluation mode. If the layer runs several times in a pass, it loses the same units every time.
+    An output with NaN or infinity, as a network that divides by the norm of its units gives without them, is wrong.
 
     Args:
         model: a network. It must return logits: a tensor, or an object with an attribute or a key ``logits``. Without

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from advdrop import checks
+from advdrop.analysis.faults import right as is_right
 from advdrop.insertion import InsertedLayer, adversarial_layers
 from advdrop.masks import AdversarialDropout, mask_jacobian, mask_shape
 from advdrop.step.batch import Batch
@@ -97,8 +98,8 @@ class Upper:
 
     @torch.no_grad()
     def right(self, masks: Tensor) -> Tensor:
-        """Return which predictions are right with these masks, ``(B,)``."""
-        return self.logits(masks).argmax(1) == self.y
+        """Return which predictions are right with these masks, ``(B,)``; without units a network may give NaN."""
+        return is_right(self.logits(masks), self.y)
 
 
 def worst_by_rank(upper: Upper, most: int) -> Found:

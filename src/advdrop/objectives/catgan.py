@@ -43,7 +43,7 @@ class Generative(Term):
 
     def of_generated(self, passes: Passes, made: Tensor) -> Tensor:
         """Return the logits of generated inputs, with noise and masks of their own, ``(B, C)``."""
-        return passes.perturbed(made, self.rows, "independent")
+        return checks.no_places(type(self).__name__, passes.perturbed(made, self.rows, "independent"))
 
 
 @dataclass(eq=False)

@@ -70,7 +70,7 @@ class DeepSupervision(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the sum of the companion losses of each row, ``(B,)``."""
-        hidden = passes.hidden(self.rows)
+        hidden = passes.hidden(self.rows, self.places)
         if len(hidden) != len(self.heads):
             raise ValueError(f"there are {len(self.heads)} heads for {len(hidden)} hidden layers: {', '.join(hidden)}")
         y, values = passes.labels(), []

@@ -73,8 +73,8 @@ class FeatureMatching(Generative):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the value of the batch for each row, ``(B,)``."""
-        real = _mean(passes.hidden(self.rows)).detach()
-        with passes.watching() as hidden:
+        real = _mean(passes.hidden(self.rows, self.hidden)).detach()
+        with passes.watching(self.hidden) as hidden:
             self.of_generated(passes, self.generated(passes))
         return (real - _mean(hidden)).square().mean().expand(passes.batch.count(self.rows) or 1)
 

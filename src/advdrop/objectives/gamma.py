@@ -54,7 +54,7 @@ class Gamma(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the denoising cost of each row, ``(B,)``."""
-        if (outputs := passes.clean(self.rows).logits.shape[1]) != self.classes:
+        if (outputs := checks.no_places("Gamma", passes.clean(self.rows).logits).shape[1]) != self.classes:
             raise ValueError(f"Gamma has classes={self.classes}, but the network has {outputs} outputs")
         noisy, clean = (full_precision(x) for x in (passes.clean(self.rows).logits, passes.without_noise(self.rows)))
         z, mean, std = normalized(clean)

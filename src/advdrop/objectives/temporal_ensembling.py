@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from advdrop import checks
-from advdrop.divergences import Divergence, qe
+from advdrop.divergences import Divergence, bernoulli_kl, mse, qe
 from advdrop.objectives.base import Term
 from advdrop.objectives.same import Same
 
@@ -31,7 +32,8 @@ class TemporalEnsembling(Term):
         examples: N, the number of rows of the data set; the ``index`` of a step points into 0..N-1.
         classes: C.
         momentum: α.
-        divergence: D.
+        divergence: D. What is averaged is what it compares: the values of :func:`mse`, the yes-or-no probabilities of
+            :func:`bernoulli_kl`, the class probabilities of any other.
 
     References: Laine and Aila, "Temporal Ensembling for Semi-Supervised Learning", ICLR 2017.
 
@@ -72,9 +74,11 @@ class TemporalEnsembling(Term):
         # A copy: the table changes before backward() needs the target again.
         times, target = self.seen[index], self.ensemble[index]
         target = target / (1.0 - self.momentum ** times.clamp_min(1.0))[:, None]
+        if inspect.unwrap(self.divergence) is bernoulli_kl:
+            target = target.clamp_max(1.0)  # it may be larger by rounding, which bernoulli_kl refuses
         value = self.divergence(target, logits, given="probabilities")
         if torch.is_grad_enabled():  # a training step; a validation loss is computed without gradients
-            self._record(index, logits.detach().float().softmax(1))
+            self._record(index, _compared(self.divergence, logits.detach().float()))
         return torch.where(times > 0, value, 0.0)
 
     def _index(self, passes: Passes, logits: Tensor) -> Tensor:
@@ -98,11 +102,11 @@ class TemporalEnsembling(Term):
         return index.to(logits.device).long()
 
     @torch.no_grad()
-    def _record(self, index: Tensor, probabilities: Tensor) -> None:
+    def _record(self, index: Tensor, outputs: Tensor) -> None:
         if distributed.is_available() and distributed.is_initialized():
-            index, probabilities = _gathered(index), _gathered(probabilities)
+            index, outputs = _gathered(index), _gathered(outputs)
         old = self.ensemble[index]
-        self.ensemble[index] = self.momentum * old + (1.0 - self.momentum) * probabilities.to(old.dtype)
+        self.ensemble[index] = self.momentum * old + (1.0 - self.momentum) * outputs.to(old.dtype)
         self.seen[index] += 1.0
 
     def term_state(self) -> dict[str, Tensor]:
@@ -114,6 +118,14 @@ class TemporalEnsembling(Term):
         checks.same_shape("the saved ensemble", state["ensemble"], "this one", self.ensemble)
         self.ensemble, self.seen = state["ensemble"].clone(), state["seen"].clone()
         self._network = Same()
+
+
+def _compared(divergence: Divergence, logits: Tensor) -> Tensor:
+    """Return what a divergence compares: values, yes-or-no probabilities or class probabilities, ``(B, C)``."""
+    divergence = inspect.unwrap(divergence)
+    if divergence is mse:
+        return logits
+    return logits.sigmoid() if divergence is bernoulli_kl else logits.softmax(1)
 
 
 def _gathered(tensor: Tensor) -> Tensor:

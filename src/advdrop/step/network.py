@@ -8,13 +8,10 @@ part, and later passes get the recorded results (:class:`AnyNetwork`).
 
 from __future__ import annotations
 
-import copy
-import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +24,7 @@ from advdrop.masks import AdversarialDropout
 from advdrop.masks.layer import MaskSource, use_masks
 from advdrop.randomness import NO_NOISE, NoiseState, PythonState, borrowed_noise, noise_state, python_state
 from advdrop.step.batch_norm import RunningStatistics
+from advdrop.step.copies import Attributes, own
 from advdrop.step.tape import Player, Recorder, Restart, Tape
 from advdrop.step.together import all_modules, before_noise, kind, still
 
@@ -44,27 +42,8 @@ Weights = dict[str, Tensor]
 def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
     """Call a network with its inputs; if given, with other weights than its own."""
     args = () if isinstance(inputs, Mapping) else inputs if type(inputs) is tuple else (inputs,)
-    args, kwargs = tuple(map(_own, args)), _own(dict(inputs)) if isinstance(inputs, Mapping) else {}
+    args, kwargs = own((args, dict(inputs) if isinstance(inputs, Mapping) else {}), {})
     return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
-
-
-def _own(value: Any) -> Any:
-    """Return a copy of an argument, with the same tensors. A pass may change it, and the next gets what the first got.
-
-    >>> given = [1, {"a": 2}]
-    >>> _own(given) == given, _own(given)[1] is given[1]
-    (True, False)
-    """
-    if type(value) is list:
-        return [_own(item) for item in value]
-    if type(value) is dict:
-        return {key: _own(item) for key, item in value.items()}
-    if isinstance(value, Tensor | nn.Module | tuple) or not hasattr(value, "__dict__"):
-        return value
-    try:
-        return copy.copy(value)  # such as a graph, whose features a forward may replace: data.x = ...
-    except Exception:  # a class may refuse in any way
-        return value
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:
@@ -330,7 +309,7 @@ class _AnyLower(Lower):
         if tape is None:
             return self._run(masks, False, update)
         player = Player(tape, tape.length(), *network.controlled())
-        attributes = _Attributes(network.modules)
+        attributes = Attributes(network.modules)
         try:
             output = self._run(masks, False, update, player, player.stop)
             if not player.failed:
@@ -420,48 +399,6 @@ class _AnyLower(Lower):
             f"but slower. The reason: {network.why_slow}",
             stacklevel=2,
         )
-
-
-_CONTAINERS = (list, dict, set)
-
-
-class _Attributes:
-    """A copy of the attributes of modules, to undo the changes of a pass that has to start again.
-
-    Args:
-        modules: the modules; attributes that are lists, dicts or sets are copied, too, and the states of generators.
-    """
-
-    def __init__(self, modules: list[nn.Module]) -> None:
-        self._attributes = [(vars(module), dict(vars(module))) for module in modules]
-        self._containers = [
-            (value, value.copy() if value else ())
-            for _, saved in self._attributes
-            for value in saved.values()
-            if isinstance(value, _CONTAINERS)
-        ]
-        self._generators = [
-            restore for _, saved in self._attributes for value in saved.values() if (restore := _restoring(value))
-        ]
-
-    def restore(self) -> None:
-        """Set the attributes to what they were."""
-        for now, saved in (*self._attributes, *self._containers):
-            now.clear()
-            now.extend(saved) if isinstance(now, list) else now.update(saved)
-        for restore in self._generators:
-            restore()
-
-
-def _restoring(value: Any) -> Callable[[], object] | None:
-    """Return a function that sets a generator of torch, Python or numpy to its present state; None for other values."""
-    if isinstance(value, torch.Generator) or type(value).__name__ == "RandomState":
-        return partial(value.set_state, value.get_state())
-    if isinstance(value, random.Random):
-        return partial(value.setstate, value.getstate())
-    if hasattr(value, "bit_generator"):
-        return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    return None
 
 
 def _compiled(module: nn.Module) -> bool:

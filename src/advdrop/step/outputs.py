@@ -92,7 +92,7 @@ class Outputs:
 
     def places(self, inputs: Inputs) -> Tensor | None:
         """Return the mask of the places that count; None if the inputs have none."""
-        if self.mask is None or isinstance(inputs, Tensor):
+        if self.mask is None:
             return None
         found = self.mask(inputs) if callable(self.mask) else part_of(inputs, self.mask)
         if isinstance(found, Tensor):

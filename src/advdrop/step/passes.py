@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from advdrop.choices import Noise, PassName
 from advdrop.eval_mode import eval_mode
-from advdrop.hidden import Place, watched
+from advdrop.hidden import Place, modules_at, watched
 from advdrop.masks import Masks, sample_mask, scale_mask
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
@@ -144,23 +144,24 @@ class Passes:
             ready = self._joint((rows, "clean"))
             name: PassName = "labeled" if rows == "labeled" else "clean"
             again = rows in map(self.batch.rows, self._plan.searched)
-            with self.watching() as self._hidden[rows]:
+            with self.watching(self._plan.hidden) as self._hidden[rows]:
                 self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
         return self._clean[rows]
 
-    def hidden(self, rows: Rows) -> dict[str, Tensor]:
-        """Return the outputs of the modules that the terms named as ``hidden`` in the clean pass, by their names."""
+    def hidden(self, rows: Rows, places: Collection[Place]) -> dict[str, Tensor]:
+        """Return the outputs of modules in the clean pass, by their names; the term must have named them ``hidden``."""
         self.clean(rows)
-        return self._hidden[self.batch.rows(rows)]
+        names = modules_at(self.network.model, places)
+        return {name: h for name, h in self._hidden[self.batch.rows(rows)].items() if name in names}
 
     @contextmanager
-    def watching(self) -> Iterator[dict[str, Tensor]]:
-        """Return a ``with`` block that collects the outputs of these modules in the passes inside it."""
-        if not self._plan.hidden:
+    def watching(self, places: Collection[Place]) -> Iterator[dict[str, Tensor]]:
+        """Return a ``with`` block that collects the outputs of modules in the passes inside it."""
+        if not places:
             yield {}
             return
         self._begun.clear()  # a pass that continued from there would not run all modules
-        with watched(self.network.model, self._plan.hidden) as found:
+        with watched(self.network.model, places) as found:
             yield found
 
     def without_noise(self, rows: Rows) -> Tensor:

@@ -241,6 +241,8 @@ def _signature(module: nn.Module) -> tuple[object, ...]:
     """Return all that decides how a module is run. If it changes, the next step does not use the cached network."""
     own = module.__dict__
     return (
+        type(module),
+        tuple(own["_modules"].values()),  # a module may be there twice
         module.training,
         *[_comparable(own.get(option)) for option in ("p", "sigma", "inplace", "start_dim")],
         own.get("forward"),

@@ -124,6 +124,12 @@ def test_a_pass_of_one_row_is_enough_for_other_methods(method, tmp_path):
     run(tmp_path / "run", "training.unlabeled=1", "training.labeled=1", method=method)
 
 
+def test_a_ladder_of_another_network_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TypeError, match="need the network ladder, got Sequential"):
+        run(tmp_path / "run", method="ladder")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_directory_holds_what_the_issue_names(tmp_path):
     result = run(tmp_path / "r")
     found = RunDirectory.open(tmp_path / "r")

@@ -39,6 +39,7 @@ from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
+from advdrop.lab.models.ladder import DenoisingCost, ladder_in
 from advdrop.randomness import borrowed_noise, derived_seed
 from advdrop.step.batch_norm import PASSES, RunningStatistics, frozen_statistics
 from advdrop.trust import Trust
@@ -194,6 +195,8 @@ def training_of(
     stored = data.train.x.dtype == torch.uint8
     setup = Setup(main_network(network), data.shape, stored, preprocess.to(fabric.device))
     objective = objective_of(config, len(data.train), len(data.classes), trust, setup)
+    if any(isinstance(term, DenoisingCost) for _, term in objective.parts):
+        ladder_in(setup.network)  # an error about another network before anything is written
     uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
     sizes = (config.training.labeled, config.training.unlabeled if uses_unlabeled else 0)
     views = 2 + max(term.views.count("further") for _, term in objective.parts)

@@ -123,7 +123,20 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     untested = [names[label] for label in range(len(names)) if not (test_examples.y == label).any()]
     advice = "give each class five examples or more, or test examples of its own"
     notes = [f"no test example of {shortened(untested)}: errors there are not measured; {advice}"] if untested else []
+    notes += _copied(train_examples.x, test_examples.x)
     return DataSet(name, train_examples, test_examples, names, (*_taken_for(train_examples.x), *notes))
+
+
+def _copied(train: Tensor, test: Tensor) -> list[str]:
+    """Return in words how many test examples are training examples too, whether these have a label or not."""
+    known = {hash(row.tobytes()) for row in train.numpy()}  # not the bytes, which would be a second copy in memory
+    count = sum(hash(row.tobytes()) in known for row in test.numpy())
+    if not count:
+        return []
+    return [
+        f"{count:,} of {len(test):,} test examples have a copy among the training examples, so the test error may be "
+        "too low; remove the copies"
+    ]
 
 
 def _taken_for(x: Tensor) -> list[str]:

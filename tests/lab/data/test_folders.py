@@ -196,7 +196,27 @@ def test_a_class_of_which_nothing_can_be_read_is_an_error(tmp_path):
 
 def test_links_to_folders_are_not_followed_below_a_class(tmp_path):
     (three(tmp_path) / "train/b/loop").symlink_to(tmp_path)
-    assert len(read_images(tmp_path).train) == 2
+    data = read_images(tmp_path)
+    assert len(data.train) == 2
+    assert f"{tmp_path / 'train/b/loop'} is ignored: it is a link to a folder" in data.notes
+
+
+def test_links_to_folders_among_unlabeled_pictures_are_told(tmp_path):
+    draw(tmp_path / "more/1.png", 9)
+    (tmp_path / "more/loop").symlink_to(tmp_path)
+    notes = read_images(three(tmp_path / "data"), unlabeled=tmp_path / "more").notes
+    assert f"{tmp_path / 'more/loop'} is ignored: it is a link to a folder" in notes
+
+
+def test_test_pictures_that_are_training_pictures_too_are_told(tmp_path):
+    for number in range(10):
+        draw(tmp_path / f"data/a/{number}.png", number)
+        draw(tmp_path / f"data/b/{number}.png", 100 + number)
+    assert not [note for note in read_images(tmp_path / "data").notes if "copy" in note]
+    draw(tmp_path / "data/a/0.png", 4)  # the fifth is for testing
+    draw(tmp_path / "more/1.png", 109)  # a test picture of b
+    told = "2 of 4 test examples have a copy among the training examples, so the test error may be too low"
+    assert any(note.startswith(told) for note in read_images(tmp_path / "data", unlabeled=tmp_path / "more").notes)
 
 
 def test_a_folder_that_cannot_be_opened_is_not_left_out(tmp_path, monkeypatch):

@@ -26,6 +26,15 @@ def three(folder):
 # --- folders
 
 
+@pytest.mark.parametrize(("mode", "size"), [("L", (3, 9)), ("L", (1, 20)), ("RGB", (3, 9)), ("RGB", (1, 1))])
+def test_pictures_as_narrow_as_colors_are_many_are_read(tmp_path, mode, size):
+    for number, name in enumerate(("train/a/1.png", "train/b/1.png", "test/a/1.png")):
+        draw(tmp_path / name, number if mode == "L" else (number, 0, 9), size, mode)
+    data = read_images(tmp_path)
+    assert data.shape == (len(mode), size[1], size[0])
+    assert data.train.x[:, 0, 0, 0].tolist() == [0, 1]
+
+
 def test_image_folder_with_train_and_test(tmp_path):
     draw(tmp_path / "train/b/2.png", 20)
     draw(tmp_path / "train/b/1.PNG", 10)

@@ -130,7 +130,7 @@ class PictureSet:
         if test.all() or not test.any():
             raise DataError(f"{self.where}: no {'test' if not test.any() else 'training'} images; {self.advice}")
         train, held_out = (
-            RawPart(f"{self.where}: {part}", found.x[rows], labels[rows])
+            RawPart(f"{self.where}: {part}", found.x[rows], labels[rows], pictures=True)
             for part, rows in (("training", ~test), ("test", test))
         )
         minus = ["-1 is a class like any other here; images in unlabeled/ or without a label have none"]

@@ -26,11 +26,12 @@ from advdrop.lab.data.inputs import COLORS
 
 
 class RawPart(NamedTuple):
-    """Examples before their labels are numbered: where they are from, for errors, their array and their labels."""
+    """Examples before their labels are numbered."""
 
-    where: str
+    where: str  # for errors
     x: Array
     y: Array
+    pictures: bool = False  # whether x has the images (N, C, H, W) of picture files, so that no axis is to be guessed
 
 
 def read_npz(path: Path) -> DataSet:
@@ -118,8 +119,9 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     if odd := [name for name in names if any(category(letter) in ("Cc", "Cs") for letter in name)]:
         raise DataError(f"{train.where} has the class {odd[0]!a}, a name with control characters or broken text")
     positions = np.where(known, np.searchsorted(classes, y_train), UNLABELED)
-    train_examples = Examples.of(features(train.where, train.x), positions)
-    test_examples = Examples.of(features(test.where, test.x), np.searchsorted(classes, y_test))
+    x_train, x_test = (part.x if part.pictures else features(part.where, part.x) for part in (train, test))
+    train_examples = Examples.of(x_train, positions)
+    test_examples = Examples.of(x_test, np.searchsorted(classes, y_test))
     untested = [names[label] for label in range(len(names)) if not (test_examples.y == label).any()]
     advice = "give each class five examples or more, or test examples of its own"
     notes = [f"no test example of {shortened(untested)}: errors there are not measured; {advice}"] if untested else []

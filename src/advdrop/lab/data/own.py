@@ -24,6 +24,9 @@ from advdrop.lab.data.examples import (
 )
 from advdrop.lab.data.inputs import COLORS
 
+LOOK_MISSING = ("-1", "nan", "NaN", "None", "<NA>")
+"""Texts that come from missing labels when an array is converted to text."""
+
 
 class RawPart(NamedTuple):
     """Examples before their labels are numbered."""
@@ -54,11 +57,19 @@ def _read_npz(path: Path) -> DataSet:
             raise DataError(f"{path}: lacks {', '.join(missing)}, has {', '.join(sorted(names)) or 'nothing'}")
         check_memory(path, sum(member.file_size for member in content.zip.infolist()))  # never more is unpacked
 
-        def part(name: str) -> RawPart:
-            x, y = (np.asarray(content[names[f"{kind}_{name}"]]) for kind in "xy")  # a member may be no array
-            return RawPart(f"{path}: x_{name}", x, y)
+        def array(name: str) -> Array:
+            try:
+                return np.asarray(content[names[name]])  # a member may be no array
+            except ValueError as error:
+                if "Object arrays" not in str(error):
+                    raise
+                what = "y.astype(str)" if name[0] == "y" else "x.astype(np.float32)"
+                raise DataError(f"{path}: {name} holds Python objects, which are not read; save {what}") from None
 
-        return build(path.stem, part("train"), part("test"))
+        train, test = (
+            RawPart(f"{path}: x_{part}", array(f"x_{part}"), array(f"y_{part}")) for part in ("train", "test")
+        )
+        return build(path.stem, train, test)
 
 
 def features(where: str, x: Array) -> Array:
@@ -125,6 +136,8 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     untested = [names[label] for label in range(len(names)) if not (test_examples.y == label).any()]
     advice = "give each class five examples or more, or test examples of its own"
     notes = [f"no test example of {shortened(untested)}: errors there are not measured; {advice}"] if untested else []
+    texts = [name for name in names if name in LOOK_MISSING and classes.dtype.kind == "U" and not train.pictures]
+    notes += [f"the text {name!r} is a class like any other here; only the empty text means no label" for name in texts]
     notes += _copied(train_examples.x, test_examples.x)
     return DataSet(name, train_examples, test_examples, names, (*_taken_for(train_examples.x), *notes))
 

@@ -167,6 +167,7 @@ def test_targets_are_compared_as_values():
     [
         (np.full(120, np.nan), "every target is missing"),
         (np.full(120, np.inf), "infinity"),
+        (np.linspace(-3e300, 1, 120), r"y has 3e\+300, whose square is no number; divide all targets"),
         (np.zeros(119), r"inconsistent numbers of samples: \[120, 119\]"),
         (None, "requires y"),
     ],

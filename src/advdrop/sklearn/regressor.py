@@ -18,6 +18,8 @@ from advdrop.sklearn.labels import Array, counted_rows, labeled_rows, read_targe
 
 MANY = 100
 """The number of targets from which the gain by unlabeled rows is measured."""
+LARGEST = 1e140
+"""The sum of the squares of larger targets may be infinite, and so would be their scale and every prediction."""
 
 
 class Spread(NamedTuple):
@@ -112,6 +114,8 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         check_consistent_length(x, targets)
         if not labeled.any():
             raise ValueError("every target is missing; there is nothing to learn from")
+        if (largest := float(np.abs(targets[labeled]).max())) > LARGEST:
+            raise ValueError(f"y has {largest:.3g}, whose square is no number; divide all targets by a constant")
         return x, targets, labeled
 
     def _measure(self, seen: Spread) -> None:

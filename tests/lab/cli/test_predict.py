@@ -205,3 +205,13 @@ def test_the_probabilities_are_those_of_the_model(photos, image_run):
     names = image_run[1].classes
     assert [dict(each.top) for each in found] == [dict(zip(names, map(float, row), strict=True)) for row in wanted]
     assert np.allclose(wanted.sum(1), 1)
+
+
+def test_a_link_to_a_folder_is_not_left_out_in_silence(photos, capsys):
+    for name in UNREADABLE:
+        (photos / name).unlink()
+    (photos / "loop").symlink_to(photos)
+    code, out, err = says(capsys, "run", "photos")
+    assert code == 1
+    assert len(out.splitlines()) == 9
+    assert "photos/loop is a folder" in err

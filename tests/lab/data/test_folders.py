@@ -26,6 +26,15 @@ def three(folder):
 # --- folders
 
 
+@pytest.mark.parametrize(("mode", "size"), [("L", (3, 9)), ("L", (1, 20)), ("RGB", (3, 9)), ("RGB", (1, 1))])
+def test_pictures_as_narrow_as_colors_are_many_are_read(tmp_path, mode, size):
+    for number, name in enumerate(("train/a/1.png", "train/b/1.png", "test/a/1.png")):
+        draw(tmp_path / name, number if mode == "L" else (number, 0, 9), size, mode)
+    data = read_images(tmp_path)
+    assert data.shape == (len(mode), size[1], size[0])
+    assert data.train.x[:, 0, 0, 0].tolist() == [0, 1]
+
+
 def test_image_folder_with_train_and_test(tmp_path):
     draw(tmp_path / "train/b/2.png", 20)
     draw(tmp_path / "train/b/1.PNG", 10)
@@ -196,7 +205,27 @@ def test_a_class_of_which_nothing_can_be_read_is_an_error(tmp_path):
 
 def test_links_to_folders_are_not_followed_below_a_class(tmp_path):
     (three(tmp_path) / "train/b/loop").symlink_to(tmp_path)
-    assert len(read_images(tmp_path).train) == 2
+    data = read_images(tmp_path)
+    assert len(data.train) == 2
+    assert f"{tmp_path / 'train/b/loop'} is ignored: it is a link to a folder" in data.notes
+
+
+def test_links_to_folders_among_unlabeled_pictures_are_told(tmp_path):
+    draw(tmp_path / "more/1.png", 9)
+    (tmp_path / "more/loop").symlink_to(tmp_path)
+    notes = read_images(three(tmp_path / "data"), unlabeled=tmp_path / "more").notes
+    assert f"{tmp_path / 'more/loop'} is ignored: it is a link to a folder" in notes
+
+
+def test_test_pictures_that_are_training_pictures_too_are_told(tmp_path):
+    for number in range(10):
+        draw(tmp_path / f"data/a/{number}.png", number)
+        draw(tmp_path / f"data/b/{number}.png", 100 + number)
+    assert not [note for note in read_images(tmp_path / "data").notes if "copy" in note]
+    draw(tmp_path / "data/a/0.png", 4)  # the fifth is for testing
+    draw(tmp_path / "more/1.png", 109)  # a test picture of b
+    told = "2 of 4 test examples have a copy among the training examples, so the test error may be too low"
+    assert any(note.startswith(told) for note in read_images(tmp_path / "data", unlabeled=tmp_path / "more").notes)
 
 
 def test_a_folder_that_cannot_be_opened_is_not_left_out(tmp_path, monkeypatch):

@@ -142,6 +142,15 @@ def test_runs_of_no_suite_have_their_errors_first_and_statistics_behind():
     assert in_words(results) == []  # no row of a loose table is compared unless it has adversarial dropout
 
 
+def test_a_name_with_a_colon_is_whole_in_the_words(suite):
+    rows = {**suite.rows, "pi": suite.rows["pi"].model_copy(update={"name": "ours: λ = 1"})}
+    named = suite.model_copy(update={"rows": rows})
+    runs = [run_of(named, "vadd", seed, (40.0, 4.0 + 0.1 * seed)) for seed in range(3)]
+    runs += [run_of(named, "pi", seed, (40.0, 5.0 + 0.11 * seed)) for seed in range(3)]
+    (results,) = results_of(runs, {named.key: named})
+    assert "1 held (VAdD (KL) below ours: λ = 1, 20 labels)" in in_words(results)[1]
+
+
 def test_the_most_frequent_mistakes_come_first(answer):
     classes, counts = ("a", "b", "c"), ((9, 2, 5), (0, 9, 5), (1, 0, 9))
     table = confusions(answer.model_copy(update={"classes": classes, "confusion": counts}))

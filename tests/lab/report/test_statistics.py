@@ -91,6 +91,10 @@ def test_a_single_run_has_no_interval():
     assert not gap(Summary.of([1.5]), 1.0, 0.1, 5).seen
 
 
+def test_equal_runs_have_no_interval_also_beside_a_spread_of_the_paper():
+    assert gap(Summary.of([1.5, 1.5]), 1.0, 0.1, 5) == Difference(0.5, None, 2)
+
+
 def test_no_spread_on_either_side_is_no_certainty():
     found = gap(Summary.of([1.5, 1.5]), 1.0, 0.0, 5)
     assert found == Difference(0.5, None, 2)

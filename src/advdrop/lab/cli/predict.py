@@ -112,10 +112,14 @@ def _named(argument: str) -> Iterator[Path]:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    """Yield the images in a folder and below, sorted; and folders that cannot be read, so that they are reported."""
+    """Yield the images in a folder and below, sorted; and folders that are not read, so that they are reported.
+
+    These are links to folders, which may lead back, and folders that cannot be opened.
+    """
     closed: list[Path] = []
     for base, folders, names in os.walk(folder, onerror=lambda error: closed.append(Path(error.filename))):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        closed.extend(path for name in folders if (path := Path(base, name)).is_symlink())
         images = (name for name in sorted(names) if not name.startswith("."))
         yield from (Path(base, name) for name in images if Path(name).suffix.lower() in SUFFIXES)
     yield from closed

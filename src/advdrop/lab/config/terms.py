@@ -74,6 +74,7 @@ class Method(Section):
     adversarial_dropout: ClassVar[bool] = False  # whether it is the paper's method
     own_loss: ClassVar[bool] = False  # whether it contains the loss of the labels, so that none is added
     own_statistics: ClassVar[bool] = False  # whether it updates the running statistics of batch norm by itself
+    several_rows: ClassVar[bool] = False  # whether it normalizes or averages over the rows of a pass
     recipe: ClassVar[Mapping[str, Any]] = {}  # settings that the method needs, over those of the data set
     of_images: ClassVar[Mapping[str, Any]] = {}  # the same, if the examples are images
     term: ClassVar[str]  # the name of its class in the library
@@ -276,6 +277,8 @@ class NoFlips(VaddQe):
 class Gamma(Method):
     """The Γ model: tell the output without noise from the noisy output."""
 
+    several_rows = True
+
     weight: NotNegative = Field(4.0, description="λmax")
     noise: NotNegative = Field(0.3, description="noise on the normalized output")
 
@@ -288,6 +291,7 @@ class Ladder(Method):
     """Ladder network: tell each layer without noise from the noisy layer and the layer above."""
 
     own_statistics = True
+    several_rows = True
     recipe = {
         "data": {"overlap": True},
         "network": {"name": "ladder", "p": 0.0},
@@ -311,6 +315,8 @@ class Ladder(Method):
 
 class Generative(Method):
     """The options of methods with a generator, which has an optimizer of its own."""
+
+    several_rows = True
 
     latent: Count = Field(100, description="random numbers that an image is generated from")
     filters: Count = Field(64, description="filters of the generator's last hidden layer; twice as many below")

@@ -130,7 +130,7 @@ class PictureSet:
         if test.all() or not test.any():
             raise DataError(f"{self.where}: no {'test' if not test.any() else 'training'} images; {self.advice}")
         train, held_out = (
-            RawPart(f"{self.where}: {part}", found.x[rows], labels[rows])
+            RawPart(f"{self.where}: {part}", found.x[rows], labels[rows], pictures=True)
             for part, rows in (("training", ~test), ("test", test))
         )
         minus = ["-1 is a class like any other here; images in unlabeled/ or without a label have none"]
@@ -147,6 +147,7 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
 
     def add(folder: Path, label: str, test: bool | None, deep: bool = True) -> int:
         pictures, rest = _files(folder, deep)
+        notes.extend(_linked(folder) if deep else [])
         items.extend(Item(file, label, test, str(file.relative_to(root))) for file in pictures)
         others.extend(str(file.relative_to(root)) for file in rest)
         return len(pictures)
@@ -224,6 +225,12 @@ def _files(folder: Path, deep: bool = True) -> tuple[list[Path], list[Path]]:
     return pictures, sorted(path for path in found if path.suffix.lower() not in SUFFIXES)
 
 
+def _linked(folder: Path) -> list[str]:
+    """Return what is to be said about links to folders below a folder, which may lead back to it."""
+    found = (Path(base, name) for base, folders, _ in os.walk(folder) for name in sorted(folders))
+    return [f"{path} is ignored: it is a link to a folder" for path in found if path.is_symlink()]
+
+
 def _ignored(names: list[str]) -> list[str]:
     """Return what is to be said about files that are not pictures by their name."""
     if not names:
@@ -238,7 +245,7 @@ def _others(folder: Path, items: list[Item]) -> tuple[list[Item], list[str]]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --unlabeled takes a folder of images")
     (files, rest), known = _files(folder), {item.file.resolve() for item in items}
-    notes = _ignored(list(map(str, rest)))
+    notes = [*_linked(folder), *_ignored(list(map(str, rest)))]
     added = [Item(file, "", False, str(file)) for file in files if file.resolve() not in known]
     if not files:
         raise DataError("; ".join([f"{folder} has no images", *notes, "--unlabeled takes a folder of images"]))

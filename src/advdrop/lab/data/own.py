@@ -24,13 +24,17 @@ from advdrop.lab.data.examples import (
 )
 from advdrop.lab.data.inputs import COLORS
 
+LOOK_MISSING = ("-1", "nan", "NaN", "None", "<NA>")
+"""Texts that come from missing labels when an array is converted to text."""
+
 
 class RawPart(NamedTuple):
-    """Examples before their labels are numbered: where they are from, for errors, their array and their labels."""
+    """Examples before their labels are numbered."""
 
-    where: str
+    where: str  # for errors
     x: Array
     y: Array
+    pictures: bool = False  # whether x has the images (N, C, H, W) of picture files, so that no axis is to be guessed
 
 
 def read_npz(path: Path) -> DataSet:
@@ -53,11 +57,19 @@ def _read_npz(path: Path) -> DataSet:
             raise DataError(f"{path}: lacks {', '.join(missing)}, has {', '.join(sorted(names)) or 'nothing'}")
         check_memory(path, sum(member.file_size for member in content.zip.infolist()))  # never more is unpacked
 
-        def part(name: str) -> RawPart:
-            x, y = (np.asarray(content[names[f"{kind}_{name}"]]) for kind in "xy")  # a member may be no array
-            return RawPart(f"{path}: x_{name}", x, y)
+        def array(name: str) -> Array:
+            try:
+                return np.asarray(content[names[name]])  # a member may be no array
+            except ValueError as error:
+                if "Object arrays" not in str(error):
+                    raise
+                what = "y.astype(str)" if name[0] == "y" else "x.astype(np.float32)"
+                raise DataError(f"{path}: {name} holds Python objects, which are not read; save {what}") from None
 
-        return build(path.stem, part("train"), part("test"))
+        train, test = (
+            RawPart(f"{path}: x_{part}", array(f"x_{part}"), array(f"y_{part}")) for part in ("train", "test")
+        )
+        return build(path.stem, train, test)
 
 
 def features(where: str, x: Array) -> Array:
@@ -118,12 +130,28 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     if odd := [name for name in names if any(category(letter) in ("Cc", "Cs") for letter in name)]:
         raise DataError(f"{train.where} has the class {odd[0]!a}, a name with control characters or broken text")
     positions = np.where(known, np.searchsorted(classes, y_train), UNLABELED)
-    train_examples = Examples.of(features(train.where, train.x), positions)
-    test_examples = Examples.of(features(test.where, test.x), np.searchsorted(classes, y_test))
+    x_train, x_test = (part.x if part.pictures else features(part.where, part.x) for part in (train, test))
+    train_examples = Examples.of(x_train, positions)
+    test_examples = Examples.of(x_test, np.searchsorted(classes, y_test))
     untested = [names[label] for label in range(len(names)) if not (test_examples.y == label).any()]
     advice = "give each class five examples or more, or test examples of its own"
     notes = [f"no test example of {shortened(untested)}: errors there are not measured; {advice}"] if untested else []
+    texts = [name for name in names if name in LOOK_MISSING and classes.dtype.kind == "U" and not train.pictures]
+    notes += [f"the text {name!r} is a class like any other here; only the empty text means no label" for name in texts]
+    notes += _copied(train_examples.x, test_examples.x)
     return DataSet(name, train_examples, test_examples, names, (*_taken_for(train_examples.x), *notes))
+
+
+def _copied(train: Tensor, test: Tensor) -> list[str]:
+    """Return in words how many test examples are training examples too, whether these have a label or not."""
+    known = {hash(row.tobytes()) for row in train.numpy()}  # not the bytes, which would be a second copy in memory
+    count = sum(hash(row.tobytes()) in known for row in test.numpy())
+    if not count:
+        return []
+    return [
+        f"{count:,} of {len(test):,} test examples have a copy among the training examples, so the test error may be "
+        "too low; remove the copies"
+    ]
 
 
 def _taken_for(x: Tensor) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from advdrop.lab.choices import DATASETS
 from advdrop.lab.config.config import ConfigError, RunConfig
@@ -39,8 +39,9 @@ from advdrop.lab.engine.signals import StoppedError as StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
+from advdrop.lab.models.ladder import DenoisingCost, ladder_in
 from advdrop.randomness import borrowed_noise, derived_seed
-from advdrop.step.batch_norm import PASSES, RunningStatistics
+from advdrop.step.batch_norm import PASSES, RunningStatistics, frozen_statistics
 from advdrop.trust import Trust
 
 if TYPE_CHECKING:
@@ -194,12 +195,15 @@ def training_of(
     stored = data.train.x.dtype == torch.uint8
     setup = Setup(main_network(network), data.shape, stored, preprocess.to(fabric.device))
     objective = objective_of(config, len(data.train), len(data.classes), trust, setup)
+    if any(isinstance(term, DenoisingCost) for _, term in objective.parts):
+        ladder_in(setup.network)  # an error about another network before anything is written
     uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
     sizes = (config.training.labeled, config.training.unlabeled if uses_unlabeled else 0)
     views = 2 + max(term.views.count("further") for _, term in objective.parts)
     options = config.data
     augment = Augment(options.pad_crop, options.padding, options.flip, options.noise)
     batches = Batches(data.train, split, *sizes, preprocess, augment, config.seed, fabric.device, views)
+    refuse_single_rows(config, main_network(network), batches)
     return Training(config, fabric, network, objective, batches, trust, companion)
 
 
@@ -320,6 +324,36 @@ def refuse_stale_statistics(config: RunConfig, network: nn.Module) -> None:
             f"objective.updating=[{', '.join(config.objective.updating)}] has no pass of the method {config.method}, "
             "so the running statistics of batch norm would stay as they are; add labeled"
         )
+
+
+def refuse_single_rows(config: RunConfig, network: nn.Module, batches: Batches) -> None:
+    """Raise an error if a pass would have one row, and its method or the batch norm of its network needs more."""
+    parts = config.engine.devices * config.engine.nodes * config.engine.accumulate
+    batch = batches.at(0, 0, parts)
+    streams = {"labeled": batch.x} if batch.unlabeled is None else {"labeled": batch.x, "unlabeled": batch.unlabeled}
+    several = [name for name, term in config.objective.terms.chosen().items() if term.several_rows]
+    for stream, x in streams.items():
+        if len(x) > 1:
+            continue
+        needing = [f"the method {name}" for name in several if stream == [*streams][-1]]
+        if needing or _normalizes_rows(network, x):
+            raise ConfigError(
+                f"training.{stream}={parts}{f' in {parts} parts' if parts > 1 else ''} leaves one row for a pass, and "
+                f"{[*needing, 'the batch norm of the network'][0]} needs several; use training.{stream}={2 * parts} or "
+                "more"
+            )
+
+
+def _normalizes_rows(network: nn.Module, x: Tensor) -> bool:
+    """Return True if the network has a batch norm that cannot be trained with this single row."""
+    try:
+        with torch.no_grad(), frozen_statistics(network), borrowed_noise(x.device):
+            network.to(x.device)(x)
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            return True
+        raise
+    return False
 
 
 def trained(

@@ -141,17 +141,22 @@ class DenoisingCost(Term):
 
     def per_example(self, passes: Passes) -> Tensor:
         """Return the cost of each row, ``(B,)``."""
-        network = passes.network.model
-        if not isinstance(network, LadderNetwork):
-            raise TypeError(
-                f"the ladder's denoising costs need the network ladder, got {type(network).__name__}; set "
-                "network.name=ladder, or use the method gamma, which takes any network"
-            )
+        network = ladder_in(passes.network.model)
         weights = [*self.weights, *[self.weights[-1]] * len(network.up)][: len(network.up) + 1]
         lowest = next((number for number, weight in enumerate(weights) if weight), len(network.up))
         costs = network.denoising_costs(passes.perturbable(self.rows), lowest)
         used = reversed(weights[lowest:])
         return torch.stack([weight * cost for weight, cost in zip(used, costs, strict=True)]).sum(0)
+
+
+def ladder_in(network: nn.Module) -> LadderNetwork:
+    """Return the network as the ladder network that it must be."""
+    if not isinstance(network, LadderNetwork):
+        raise TypeError(
+            f"the ladder's denoising costs need the network ladder, got {type(network).__name__}; set "
+            "network.name=ladder, or use the method gamma, which takes any network"
+        )
+    return network
 
 
 def _noisy(x: Tensor, noise: float) -> Tensor:

@@ -148,7 +148,7 @@ def _missed(seeds: int, difference: float) -> str:
 
 def _which(lines: Sequence[str]) -> str:
     """Return the pairs of some verdicts in brackets."""
-    return f" ({'; '.join(line.split(':')[0] for line in lines)})" if lines else ""
+    return f" ({'; '.join(line.rpartition(': ')[0] for line in lines)})" if lines else ""  # a name may have a colon
 
 
 def confusions(answer: Answer) -> Table:

@@ -89,13 +89,17 @@ class Paired:
 
 
 def gap(ours: Summary, mean: float, std: float | None, repeats: int) -> Difference:
-    """Return our mean minus a reported one, with Welch's interval. A mean without a spread is taken as exact."""
-    parts = [(ours.std**2 / ours.n, ours.n - 1)] if ours.std is not None else []
+    """Return our mean minus a reported one, with Welch's interval.
+
+    A reported mean without a spread is taken as exact. Runs of ours that are all equal are so by chance, and have no
+    interval.
+    """
+    if not ours.std:
+        return Difference(ours.mean - mean, None, ours.n)
+    parts = [(ours.std**2 / ours.n, ours.n - 1)]
     if std is not None and repeats > 1:
         parts.append((std**2 / repeats, repeats - 1))
     variance = sum(part for part, _ in parts)
-    if ours.std is None or variance == 0:
-        return Difference(ours.mean - mean, None, ours.n)
     freedom = variance**2 / sum(part**2 / free for part, free in parts)
     return Difference(ours.mean - mean, _t(freedom) * math.sqrt(variance), ours.n)
 

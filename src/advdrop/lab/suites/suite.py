@@ -18,6 +18,7 @@ from advdrop.lab.config.config import (
     RunConfig,
     check_known,
     first_error,
+    listed,
     merged,
     parse_method,
     read_yaml,
@@ -136,9 +137,11 @@ class Suite(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
         for pair in self.compare:
-            check_known("compare has row", pair, self.rows)
+            self._check_trained("compare", pair)
+            if pair[0] == pair[1]:
+                raise ValueError(f"compare has row {pair[0]!r} beside itself; name two rows")
         for curve in self.curves:
-            check_known("curves has row", curve.values, self.rows)
+            self._check_trained("curves", curve.values)
         cells = [f"{column}/{row}" for column in self.columns for row in self.rows]
         for key, protocol in self.protocols.items():
             check_known(f"protocols.{key}.columns has", protocol.columns, self.columns)
@@ -154,6 +157,14 @@ class Suite(Section):
         if bad := [name for name in names if not re.fullmatch(r"\w[\w.+-]*", name)]:
             raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters and digits, then . + -")
         return self
+
+    def _check_trained(self, key: str, rows: Collection[str]) -> None:
+        """Raise an error if a part of the suite names a row that is unknown, or that can never be run."""
+        check_known(f"{key} has row", rows, self.rows)
+        if quoted := [row for row in rows if row not in self.trained]:
+            raise ValueError(
+                f"{key} has row {quoted[0]!r}, which has no method and is never run; there are {listed(self.trained)}"
+            )
 
     @classmethod
     def load(cls, name: str) -> Suite:

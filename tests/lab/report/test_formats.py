@@ -60,10 +60,7 @@ def test_a_column_without_numbers_of_the_paper_has_none(suite):
 
 
 def test_gaps_are_told_for_what_was_run_and_printed(results):
-    assert gaps(results[0]) == [
-        # 0.2/sqrt(5) = 0.089443, t with 4 degrees of freedom = 2.776445: 0.2483. Ours has no spread.
-        "Π model, 20 labels: lower than the paper by 1.10 ± 0.25"
-    ]
+    assert gaps(results[0]) == ["Π model, 20 labels: lower than the paper by 1.10 in each of 3 runs"]
 
 
 def test_comparisons_in_a_table_and_in_words(results):
@@ -179,7 +176,7 @@ def test_json_has_the_numbers(results):
     assert cell["pi", "20"]["here"] == {"mean": 4.0, "std": 0.0, "n": 3}
     assert cell["pi", "20"]["gap"] == {
         "mean": pytest.approx(-1.1),
-        "margin": pytest.approx(0.2483, abs=1e-4),
+        "margin": None,
         "runs": 3,
     }
     assert cell["pi", "20"]["records"] == [record.digest for record in results[0].entries["pi", "20"].records]

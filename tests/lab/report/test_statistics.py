@@ -133,6 +133,8 @@ def test_the_agreement_of_two_orders_counts_all_pairs_and_all_orders(values, ran
 
 def test_a_tie_has_no_order_and_equal_numbers_do_not_agree():
     assert agreement([1.0, 2.0, 3.0], [5.0, 5.0, 6.0])[:2] == (2, 3)
+    # In four of the six orders of 1, 2, 3 the one beside 6 is the largest or the smallest.
+    assert agreement([1.0, 2.0, 3.0], [5.0, 5.0, 6.0]).p == pytest.approx(4 / 6, abs=1e-6)
     assert agreement([1.0, 2.0], [5.0, 5.0]) is None
     assert agreement([], []) is None
     assert isinstance(agreement([1.0, 2.0], [1.0, 2.0]), Agreement)

@@ -197,8 +197,12 @@ def agreement(one: Sequence[float], other: Sequence[float]) -> Agreement | None:
 
     pairs = list(combinations(range(len(one)), 2))
     same = sum((one[left] - one[right]) * (other[left] - other[right]) > 0 for left, right in pairs)
-    found = stats.kendalltau(one, other)
-    return Agreement(same, len(pairs), round(float(found.statistic), 3), round(float(found.pvalue), 6))
+    tau, p = stats.kendalltau(one, other)
+    if len({*one}) < len(one) or len({*other}) < len(other):  # scipy's p-value with ties is for many rows
+        p = stats.permutation_test(
+            (one,), lambda order: stats.kendalltau(order, other).statistic, permutation_type="pairings", rng=0
+        ).pvalue
+    return Agreement(same, len(pairs), round(float(tau), 3), round(float(p), 6))
 
 
 def p_value(value: float | None) -> str:

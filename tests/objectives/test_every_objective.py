@@ -17,7 +17,7 @@ from torch import multiprocessing, nn
 from advdrop import PiModel, Step
 from advdrop.checks import value_checks
 from advdrop.randomness import NoiseState
-from advdrop.step import network
+from advdrop.step import sequential_network
 from advdrop.step.passes import Passes
 from small import FEATURES, Wrapped, batch, close, gradients, half, moved, noisy, passes_of, quiet, run, seeded
 from table import TABLE, every
@@ -163,7 +163,11 @@ def test_passes_together_and_apart_come_to_the_same(name, monkeypatch):
     monkeypatch.setattr(nn.Linear, "forward", lambda layer, x: calls.append(len(x)) or forward(layer, x))
     p = 0.5 if name == "vadd shared" else 0.0  # its search would be blind
     model, rows, results, numbers = quiet(p).double(), batch(dtype=torch.float64), [], []
-    for change in ((), (network, "before_noise", lambda modules: 0), (Passes, "_separable", lambda *_: ([], []))):
+    for change in (
+        (),
+        (sequential_network, "before_noise", lambda modules: 0),
+        (Passes, "_separable", lambda *_: ([], [])),
+    ):
         if change:
             monkeypatch.setattr(*change)
         step, generator = Step(model, TABLE[name]()), seeded()

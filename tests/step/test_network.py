@@ -13,8 +13,11 @@ from torch import nn
 from advdrop import AT, VAT, AdversarialDropout, CrossEntropy, PiModel, SAdD, Step, VAdD
 from advdrop.insertion import insert
 from advdrop.lab.models import conv_large, mnist_cnn
+from advdrop.step.any_network import AnyNetwork
 from advdrop.step.batch_norm import RunningStatistics
-from advdrop.step.network import AnyNetwork, SequentialNetwork, call, network_of, tensors
+from advdrop.step.divide import network_of
+from advdrop.step.inputs import call, tensors
+from advdrop.step.sequential_network import SequentialNetwork
 from small import CLASSES, FEATURES, HIDDEN, Residual, Wrapped, batch, close, gradients, noisy, only, quiet, run, seeded
 
 

@@ -30,8 +30,10 @@ from advdrop import (
     Step,
     VAdD,
 )
-from advdrop.step.network import MOST_RESTARTS, AnyNetwork, SequentialNetwork
-from advdrop.step.tape import Player, Recorder
+from advdrop.step.any_network import MOST_RESTARTS, AnyNetwork
+from advdrop.step.player import Player
+from advdrop.step.recorder import Recorder
+from advdrop.step.sequential_network import SequentialNetwork
 
 from .zoo import CLASSES, FEATURES, HIDDEN, ROWS, ZOO, Net, chain, numbers
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from advdrop import CrossEntropy, Iterated, SAdD, Step, VAdD
-from advdrop.step import network as network_module
-from advdrop.step.network import SequentialNetwork, tensors
+from advdrop.step import any_network
+from advdrop.step.inputs import tensors
 from advdrop.step.passes import Passes
+from advdrop.step.sequential_network import SequentialNetwork
 
 from . import zoo_more  # noqa: F401  it adds to the zoo
 from .zoo import CLASSES, ROWS, ZOO
@@ -81,13 +82,13 @@ class Results:
 def check(name, objective, exactly, monkeypatch):
     kind, told = ZOO[name], []
     monkeypatch.setattr(Passes, "_separable", lambda *_: ([], []))  # joined passes draw their noise in another order
-    tell = network_module._AnyLower._tell
+    tell = any_network._AnyLower._tell
 
     def spy(lower, player, tape):
         told.append((player.position, tape.total, player.reason))
         tell(lower, player, tape)
 
-    monkeypatch.setattr(network_module._AnyLower, "_tell", spy)
+    monkeypatch.setattr(any_network._AnyLower, "_tell", spy)
     torch.manual_seed(0)
     model = kind.build().train()
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from advdrop.choices import Granularity
 from advdrop.masks import mask_shape
 from advdrop.outputs import Part, part_of, replaced
 from advdrop.randomness import device_of, unnoticed
-from advdrop.step.network import Inputs, call
+from advdrop.step.inputs import Inputs, call
 from advdrop.suggest import did_you_mean
 
 BITS = {"sign": (31,), "exponent": tuple(range(23, 31)), "mantissa": tuple(range(23)), "any": tuple(range(32))}

@@ -16,7 +16,7 @@ from advdrop.insertion import KEY, insert, places
 from advdrop.masks import AdversarialDropout, mask_shape
 from advdrop.outputs import Part, part_of, replaced
 from advdrop.randomness import device_of, unnoticed
-from advdrop.step.network import Inputs, call, tensors
+from advdrop.step.inputs import Inputs, call, tensors
 
 Chosen = Literal["all"] | Sequence[str]
 Memory = tuple[int, int, int]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from advdrop import checks
-from advdrop.step.network import Inputs
+from advdrop.step.inputs import Inputs
 
 BATCH = 100
 """The number of rows of a batch, if the data are a pair of tensors."""

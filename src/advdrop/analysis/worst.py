@@ -13,8 +13,10 @@ from advdrop.insertion import InsertedLayer, adversarial_layers
 from advdrop.masks import AdversarialDropout, mask_jacobian, mask_shape
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import RunningStatistics
-from advdrop.step.network import Inputs, network_of, plain_children
+from advdrop.step.divide import network_of
+from advdrop.step.inputs import Inputs
 from advdrop.step.outputs import Outputs
+from advdrop.step.sequential_network import plain_children
 
 AFFINE_MODULES = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Identity, nn.Flatten),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from advdrop import checks
-from advdrop.step.network import Inputs, tensors, values
+from advdrop.step.inputs import Inputs, tensors, values
 
 Rows = Literal["labeled", "unlabeled"]
 """Which rows a term runs on. In a step without unlabeled rows, ``"unlabeled"`` terms run on the labeled ones."""

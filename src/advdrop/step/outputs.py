@@ -11,7 +11,7 @@ from torch import Tensor
 
 from advdrop import checks
 from advdrop.outputs import part_of
-from advdrop.step.network import Inputs
+from advdrop.step.inputs import Inputs
 
 Logits = Callable[[Any], Tensor] | int | str | None
 """How to get the logits from what a network returns: a function, a position in a tuple, or a key. None: the output has

@@ -22,18 +22,12 @@ from advdrop.masks import Masks, sample_mask, scale_mask
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
 from advdrop.step.comparison import Comparison
+from advdrop.step.inputs import Inputs, Weights, call
 from advdrop.step.mask_sources import GivenMasks, Layers, SampledMasks, drop_probability
-from advdrop.step.network import (
-    Inputs,
-    Lower,
-    Network,
-    SequentialLower,
-    SequentialNetwork,
-    Weights,
-    call,
-)
+from advdrop.step.network import Lower, Network
 from advdrop.step.outputs import Outputs
 from advdrop.step.perturbation import Change, Perturbation
+from advdrop.step.sequential_network import SequentialLower, SequentialNetwork
 from advdrop.step.together import rowwise, still
 
 View = Literal["clean", "second", "further", "adversarial"]

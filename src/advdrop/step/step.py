@@ -20,7 +20,9 @@ from advdrop.objectives.supervised import Supervised
 from advdrop.randomness import ONE_THREAD
 from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import PASSES, UPDATING, RunningStatistics
-from advdrop.step.network import Inputs, Network, network_of
+from advdrop.step.divide import network_of
+from advdrop.step.inputs import Inputs
+from advdrop.step.network import Network
 from advdrop.step.outputs import ATTENTION_MASK, Classes, Logits, Mask, Outputs
 from advdrop.step.passes import Passes, Plan
 from advdrop.step.together import all_modules

@@ -1,0 +1,39 @@
+"""What a network is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from advdrop.step.copies import own
+
+Inputs = Any
+"""What a network is called with: one tensor, a tuple of arguments, a dict of keyword arguments, or any other object."""
+
+
+Weights = dict[str, Tensor]
+"""Parameters and buffers by their names."""
+
+
+def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
+    """Call a network with its inputs; if given, with other weights than its own."""
+    args = () if isinstance(inputs, Mapping) else inputs if type(inputs) is tuple else (inputs,)
+    args, kwargs = own((args, dict(inputs) if isinstance(inputs, Mapping) else {}), {})
+    return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
+
+
+def tensors(inputs: Inputs) -> Iterator[Tensor]:
+    """Yield the tensors among the inputs."""
+    return (value for value in values(inputs) if isinstance(value, Tensor))
+
+
+def values(inputs: Inputs) -> Iterator[Any]:
+    """Yield the inputs one by one: the items of lists, tuples and mappings instead of these."""
+    if isinstance(inputs, Mapping | tuple | list):
+        for value in inputs.values() if isinstance(inputs, Mapping) else inputs:
+            yield from values(value)
+    else:
+        yield inputs

@@ -62,8 +62,12 @@ def test_a_seed_is_blue_if_the_method_is_lower_orange_if_it_is_higher_and_gray_i
 
 
 def test_only_seeds_that_both_methods_have_are_drawn(suite):
-    svg = seed_lines(table(suite, (1.0, 1.2), (0.9,)), "20").svg
-    assert len(re.findall("stroke-width: 1.2", svg)) == 1
+    svg = seed_lines(table(suite, (1.0, 1.2, 1.3), (0.9, 1.1)), "20").svg
+    assert len(re.findall("stroke-width: 1.2", svg)) == 2
+
+
+def test_a_pair_with_a_single_seed_is_not_drawn(suite):
+    assert seed_lines(table(suite, (1.0, 1.2), (0.9,)), "20") is None
 
 
 def test_without_a_pair_there_is_no_figure(suite):

@@ -85,8 +85,7 @@ def answered(results: Results) -> list[str]:
 
 def seeds(results: Results) -> list[Figure]:
     """Return a figure for each column in which rows are compared with several seeds."""
-    several = {comparison.column for comparison in results.comparisons if comparison.found.n > 1}
-    drawn = [seed_lines(results, column) for column in results.columns if column in several]
+    drawn = [seed_lines(results, column) for column in results.columns]
     return [figure for figure in drawn if figure]
 
 

@@ -48,11 +48,11 @@ def verdict_lines(results: Results, column: str) -> list[str]:
 
 
 def seed_lines(results: Results, column: str) -> Figure | None:
-    """Draw each seed as a line from the error of one method to that of another; None if nothing can be compared.
+    """Draw each seed as a line from the error of one method to that of another; None if no pair has several seeds.
 
     A line that falls is a seed with which the method on the right has the lower error. The thick line is the mean.
     """
-    shown = _of(results, column)
+    shown = [comparison for comparison in _of(results, column) if comparison.found.n > 1]
     if not shown:
         return None
     title = f"Seed by seed, {results.suite.columns[column].name}, protocol {results.protocol}"

@@ -465,10 +465,10 @@ def test_compare_dry_run_estimates(capsys, tmp_path):
 
 def test_your_own_half_labeled_npz_trains(capsys, tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
-    y = np.arange(90) % 3
-    x = (np.eye(3)[y] * 3 + draw.normal(size=(90, 3))).astype(np.float32)
-    half = np.where(np.arange(90) < 60, y, -1)
-    np.savez(tmp_path / "own.npz", x_train=x, y_train=half, x_test=x[:30], y_test=y[:30])
+    y = np.arange(120) % 3
+    x = (np.eye(3)[y] * 3 + draw.normal(size=(120, 3))).astype(np.float32)
+    half = np.where(np.arange(90) < 60, y[:90], -1)
+    np.savez(tmp_path / "own.npz", x_train=x[:90], y_train=half, x_test=x[90:], y_test=y[90:])
     typed = ["train", "--dataset", "own.npz", "--labels", "all", "--updates", "5", "--quiet"]
     code, out, err = advdrop_says(capsys, *typed)
     assert (code, err) == (0, "3 classes: 0, 1, 2\n")

@@ -105,6 +105,16 @@ def test_the_order_of_a_column_that_stands_for_another(suite):
     assert sections(results)[1].lines[0].startswith("All labels (the paper: 20 labels): 1 of 1 pairs")
 
 
+def test_the_order_is_that_of_the_seeds_that_all_rows_have(suite):
+    results = in_order(suite, {"a": 30.0, "b": 32.0})
+    more = [*results.records, run_of(results.suite, "a", 1, (40.0, 38.0), column="20")]  # a harder seed
+    (results,) = results_of(more, {results.suite.key: results.suite})
+    assert [order.here for order in results.orders] == [["a", "b"]]
+    apart = [record for record in results.records if (record.row, record.seed) != ("a", 0)]
+    (results,) = results_of(apart, {results.suite.key: results.suite})
+    assert [order.here for order in results.orders] == [["b", "a"]], "rows without a common seed"
+
+
 def test_one_row_has_no_order(suite):
     results = in_order(suite, {"a": 30.0})
     assert results.orders == []

@@ -158,15 +158,21 @@ class Results:
 
     @property
     def orders(self) -> list[Order]:
-        """The order of the rows of each column that have a number of the paper and a run."""
+        """The order of the rows of each column that have a number of the paper and a run.
+
+        The means are over the seeds that all of them have, because one seed can be harder than another.
+        """
         found = []
         for column in self.columns:
             printed = self.suite.columns[column].like or column
-            paper, here = {}, {}
-            for row, about in self.suite.rows.items():
-                summary = self.entries[row, column].summary
-                if summary is not None and (reported := about.paper.get(printed)):
-                    paper[row], here[row] = reported.mean, summary.mean
+            numbers = {row: about.paper[printed] for row, about in self.suite.rows.items() if printed in about.paper}
+            errors = {row: ran for row in numbers if (ran := self.entries[row, column].errors)}
+            shared = set.intersection(*map(set, errors.values())) if errors else set()
+            paper = {row: numbers[row].mean for row in errors}
+            here = {
+                row: fmean(value for seed, value in ran.items() if seed in shared or not shared)
+                for row, ran in errors.items()
+            }
             if agreed := agreement([*paper.values()], [*here.values()]):
                 theirs, ours = (sorted(errors, key=errors.__getitem__) for errors in (paper, here))
                 own = [row for row in paper if not self.suite.rows[row].quoted]

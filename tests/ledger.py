@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from advdrop.lab.config.config import merged
 from advdrop.lab.config.recipes import resolve
+from advdrop.lab.config.values import merged
 from advdrop.lab.records.record import ERROR, Record
 from advdrop.lab.suites.suite import Key, Suite
 

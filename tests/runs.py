@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from advdrop.lab.config.config import RunConfig, merged, overrides
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.recipes import resolve
+from advdrop.lab.config.values import merged, overrides
 from advdrop.lab.data import DataSet, Examples
 
 CLASSES = ("a", "b", "c")

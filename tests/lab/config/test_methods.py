@@ -6,10 +6,11 @@ from torch import nn
 from advdrop import AdversarialDropout, schedules
 from advdrop.divergences import kl, qe, reverse_kl
 from advdrop.lab.config import methods
-from advdrop.lab.config.config import NETWORKS, ConfigError, overrides
 from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.config.networks import NETWORKS
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.config.terms import METHODS, Setup
+from advdrop.lab.config.values import ConfigError, overrides
 from advdrop.lab.models.ladder import DenoisingCost
 from advdrop.masks import FirstOrder, Iterated, Probe, RandomFlips
 from advdrop.objectives import (

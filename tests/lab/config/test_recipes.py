@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from advdrop.lab import choices
-from advdrop.lab.config.config import ConfigError, overrides
 from advdrop.lab.config.recipes import DATASETS, recipe, resolve
 from advdrop.lab.config.terms import METHODS
+from advdrop.lab.config.values import ConfigError, overrides
 from advdrop.lab.data import DataSet, Examples
 from advdrop.lab.data.sources import SOURCES
 from advdrop.masks import flip_budget

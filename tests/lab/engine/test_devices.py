@@ -8,8 +8,9 @@ import torch
 import yaml
 from torch import nn
 
-from advdrop.lab.config.config import ConfigError, Engine, overrides
+from advdrop.lab.config.config import Engine
 from advdrop.lab.config.recipes import resolve
+from advdrop.lab.config.values import ConfigError, overrides
 from advdrop.lab.data import DataSet, Examples
 from advdrop.lab.engine import RunDirectory, devices, train
 from advdrop.lab.engine.devices import device_of, fabric_of, resolve_auto, resumed_config, set_memory_format

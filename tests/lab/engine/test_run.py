@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from advdrop import AdversarialDropout, CrossEntropy, Ramp, Step, VAdD, schedules
-from advdrop.lab.config.config import ConfigError
 from advdrop.lab.config.methods import network_of
+from advdrop.lab.config.values import ConfigError
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine import run as engine_run

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from advdrop.lab.config.config import ConfigError
+from advdrop.lab.config.values import ConfigError
 from advdrop.lab.engine import rundir
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from advdrop.lab.config.config import merged
+from advdrop.lab.config.values import merged
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.answer import (
     MOST_EXAMPLES,

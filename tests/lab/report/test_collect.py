@@ -1,6 +1,6 @@
 import pytest
 
-from advdrop.lab.config.config import ConfigError, merged
+from advdrop.lab.config.values import ConfigError, merged
 from advdrop.lab.records.record import Ledger, RecordError
 from advdrop.lab.report.collect import LOOSE, ORDER, check, collect, results_of
 from advdrop.lab.report.statistics import Difference

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from advdrop.lab.config.config import RunConfig, merged, overrides
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.recipes import resolve
+from advdrop.lab.config.values import merged, overrides
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.commands import _as_yaml, more_seeds, run_again, shell
 from ledger import EXAMPLES, SHAPE, loose_of, run_of

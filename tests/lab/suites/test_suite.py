@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from advdrop.lab.config.config import ConfigError, merged
+from advdrop.lab.config.values import ConfigError, merged
 from advdrop.lab.suites.suite import Key, Reported, Suite, differences, fingerprint, suites
 from suites import small_suite
 

@@ -15,7 +15,8 @@ from advdrop.lab.cli.answer import answer_of, is_fair, is_own, uses_unlabeled
 from advdrop.lab.cli.options import Compare
 from advdrop.lab.cli.report import refuse_foreign, write_page
 from advdrop.lab.cli.train import config_of, dataset_of, values_of
-from advdrop.lab.config.config import ConfigError, RunConfig, overrides, parse_method
+from advdrop.lab.config.config import RunConfig, parse_method
+from advdrop.lab.config.values import ConfigError, overrides
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.devices import resolve_auto, resumed_config
 from advdrop.lab.engine.jobs import Cell, Jobs, Outcome, Result, jobs_of, run_cells

@@ -13,7 +13,7 @@ from rich.console import Console
 from advdrop.lab.cli.options import Reproduce
 from advdrop.lab.cli.report import write_page
 from advdrop.lab.cli.reproduce import add
-from advdrop.lab.config.config import check_known
+from advdrop.lab.config.values import check_known
 from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import places, side_by_side
 from advdrop.lab.engine.jobs import available_cores

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from advdrop.lab.choices import DATASETS
 from advdrop.lab.cli.answer import answer_for, is_own, whole_run
 from advdrop.lab.cli.options import Recipe, Reproduce, Train
-from advdrop.lab.config.config import ConfigError, Data, RunConfig, expanded, explain, merged, overrides, read_yaml
+from advdrop.lab.config.config import Data, RunConfig, explain
 from advdrop.lab.config.recipes import recipe
 from advdrop.lab.config.terms import METHODS
+from advdrop.lab.config.values import ConfigError, expanded, merged, overrides, read_yaml
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.data.sources import load, of_pictures
 from advdrop.lab.engine.continuing import start_of

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from advdrop.choices import Granularity, PassName, Scale
-from advdrop.lab.choices import BlockNorm, Color, MemoryFormat, Norm, Padding, Precision, PresetName, Scaling
+from advdrop.choices import PassName
+from advdrop.lab.choices import Color, MemoryFormat, Padding, Precision, PresetName, Scaling
+from advdrop.lab.config.networks import NETWORKS, AnyNetwork, Network
 from advdrop.lab.config.terms import (
     METHODS,
     BelowOne,
     Count,
     Generative,
     NotNegative,
-    Number,
     Positive,
     Section,
     Seed,
@@ -27,15 +27,11 @@ from advdrop.lab.config.terms import (
     Terms,
     Whole,
 )
-from advdrop.lab.files import read_small
+from advdrop.lab.config.values import ConfigError, check_known, listed, read_yaml
 from advdrop.suggest import did_you_mean
 
 LARGEST = 1024
 """The most pixels of a side that pictures are resized to. More is a typing mistake."""
-
-
-class ConfigError(ValueError):
-    """A configuration that is not valid. The message is one line that names the key, the value and the way out."""
 
 
 def _parse_size(size: Any) -> Any:
@@ -75,92 +71,6 @@ class Data(Section):
     noise: NotNegative = Field(0.0, description="standard deviation of Gaussian noise on each view")
     overlap: bool = Field(True, description="the unlabeled stream has the labeled images too")
     validation: Whole = Field(0, description="training images held out, as many of each class")
-
-
-class Network(Section):
-    """The options that all networks share."""
-
-    p: Share = Field(0.5, description="DROP probability of the adversarial dropout layer")
-    delta: Share = Field(0.05, description="δ, the share of its units that may be flipped")
-    scale: Scale = Field("inverted", description="scale of a flipped mask")
-    granularity: Granularity = Field("unit", description="masks of single units or of whole channels")
-
-
-class MnistCnn(Network):
-    """The network of Table B.1, for MNIST."""
-
-    name: Literal["mnist-cnn"] = "mnist-cnn"
-    kernel: Count = Field(3, description="size of the kernels; the paper prints 1")
-    dropout: Share = Field(0.5, description="DROP probability after the first two poolings")
-    batch_norm: bool = Field(False, description="batch norm after each convolution; the paper has none")
-    earlier: int = Field(0, ge=0, le=2, description="how many poolings earlier than in the paper the layer stands")
-
-
-class ConvLarge(Network):
-    """The network of Table B.2, for SVHN and CIFAR-10."""
-
-    name: Literal["conv-large"] = "conv-large"
-    norm: Norm = Field("batch", description="after each convolution")
-    momentum: Share = Field(0.999, description="share that running statistics KEEP at each update")
-    top_bn: bool = Field(False, description="batch norm on the logits")
-    sigma: NotNegative = Field(0.15, description="Gaussian noise on the input, in training")
-    width: Positive = Field(1.0, description="factor on all numbers of filters")
-    dropout: Share = Field(0.5, description="DROP probability after the poolings")
-    second_dropout: bool = Field(True, description="dropout after the second pooling too, which Table B.2 leaves out")
-
-
-class ResNet18(Network):
-    """ResNet-18 (He et al., 2016), for larger images."""
-
-    name: Literal["resnet18"] = "resnet18"
-    norm: BlockNorm = Field("batch", description="after each convolution")
-    width: Positive = Field(1.0, description="factor on all numbers of filters")
-
-
-class NetworkInNetwork(Network):
-    """Network in Network (Lin et al., 2013)."""
-
-    name: Literal["network-in-network"] = "network-in-network"
-    dropout: Share = Field(0.5, description="DROP probability after the poolings")
-
-
-class AllCnn(Network):
-    """All-CNN (Springenberg et al., 2014)."""
-
-    name: Literal["all-cnn"] = "all-cnn"
-    input_dropout: Share = Field(0.2, description="DROP probability of the input")
-    dropout: Share = Field(0.5, description="DROP probability after the strided convolutions")
-
-
-class Highway(Network):
-    """Highway network (Srivastava et al., 2015)."""
-
-    name: Literal["highway"] = "highway"
-    dropout: Share = Field(0.2, description="DROP probability of the input and after the poolings")
-    gate_bias: Number = Field(-2.0, description="where the biases of the gates start")
-
-
-class Mlp(Network):
-    """Dense layers, for tables."""
-
-    name: Literal["mlp"] = "mlp"
-    hidden: tuple[Count, ...] = Field((256, 128), description="units of each hidden layer")
-    dropout: Share = Field(0.0, description="DROP probability between hidden layers")
-
-
-class Ladder(Network):
-    """The fully connected ladder network (Rasmus et al., 2015)."""
-
-    name: Literal["ladder"] = "ladder"
-    p: Share = Field(0.0, description="DROP probability of the adversarial dropout layer")
-    hidden: tuple[Count, ...] = Field((1000, 500, 250, 250, 250), description="units of each hidden layer")
-    noise: NotNegative = Field(0.3, description="Gaussian noise on every layer, in training")
-
-
-AnyNetwork = Annotated[
-    MnistCnn | ConvLarge | ResNet18 | NetworkInNetwork | AllCnn | Highway | Mlp | Ladder, Field(discriminator="name")
-]
-NETWORKS = {kind.model_fields["name"].default: kind for kind in get_args(get_args(AnyNetwork)[0])}
 
 
 class Objective(Section):
@@ -327,33 +237,6 @@ def _different(mine: Mapping[str, Any], others: Mapping[str, Any], prefix: str =
             yield f"{prefix}{key}"
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads no aliases: a few lines of them can stand for more than fits into memory, or for themselves."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an alias (*name); write the values out")
-        return super().compose_node(parent, index)
-
-
-def parse_yaml(text: str | bytes, place: str) -> Any:
-    """Return the value of a YAML text, or raise a ConfigError that begins with its place."""
-    try:
-        return yaml.load(text, _Loader)  # a safe one
-    except RecursionError:
-        raise ConfigError(f"{place} is nested too deeply; a configuration has at most four levels") from None
-    except Exception as error:  # a date, a number or a tag that does not fit raises anything
-        raise ConfigError(f"{place} is not YAML: {' '.join(str(error).split())}") from None
-
-
-def read_yaml(path: Path, what: str) -> dict[str, Any]:
-    """Return the values of a YAML file, or raise a one-line ConfigError that says what it should hold."""
-    values = parse_yaml(read_small(path, 1 << 17), str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} holds no {what}")
-    return values
-
-
 def parse_method(method: str) -> tuple[str, ...]:
     """Return the terms of a method.
 
@@ -369,55 +252,6 @@ def parse_method(method: str) -> tuple[str, ...]:
     if "dropout" in parts and len(parts) > 1:
         raise ConfigError(f"method={method!r}: dropout is the method without any term; leave it out of the sum")
     return parts
-
-
-def overrides(settings: Iterable[str]) -> dict[str, Any]:
-    """Return nested values from ``KEY=VALUE`` texts; a value is read as YAML.
-
-    >>> overrides(["network.delta=0.01", "network.name=mlp", "vat.weight=2"])
-    {'network': {'delta': 0.01, 'name': 'mlp'}, 'objective': {'terms': {'vat': {'weight': 2}}}}
-    """
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--set takes KEY=VALUE, such as network.delta=0.01; got {setting!r}")
-        *sections, name = key.strip().split(".")
-        place = values
-        for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"--set {setting}: {section} was given a value before")
-        place[name] = parse_yaml(text, f"--set {key.strip()}: {reprlib.repr(text)}")
-    return expanded(values)
-
-
-def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with each method in its place: ``vat`` is short for ``objective.terms.vat``."""
-    short = {key: value for key, value in values.items() if key in METHODS}
-    rest = {key: value for key, value in values.items() if key not in METHODS}
-    return merged(rest, {"objective": {"terms": short}}) if short else rest
-
-
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values, in which later layers win over earlier ones.
-
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
-    {'a': {'b': 3, 'c': 2}}
-    """
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-            result[key] = merged(result[key], value) if both else value
-    return result
-
-
-def first_error(error: ValidationError) -> str:
-    """Return the first complaint of pydantic in one line: the key and its message."""
-    first = error.errors(include_url=False)[0]
-    key, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-    return " ".join(f"{key} {message}".split())
 
 
 def explain(error: ValidationError) -> str:
@@ -459,16 +293,3 @@ def _nearest(loc: Sequence[str]) -> str:
     for part in loc[:-1]:  # pydantic names the kind of a network and of a method
         kind = NETWORKS.get(part) or METHODS.get(part) or kind.model_fields[part].annotation
     return did_you_mean(loc[-1], [field.alias or name for name, field in kind.model_fields.items()])
-
-
-def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise a ConfigError about the first name that is not known, with a suggestion."""
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ConfigError(f"{what} {reprlib.repr(name)}, which is unknown{hint}; there are {listed(known)}")
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names in their order, or ``none``."""
-    return ", ".join(names) or "none"

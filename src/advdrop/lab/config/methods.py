@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from advdrop.lab.config.config import Network, RunConfig, parse_method
+from advdrop.lab.config.config import RunConfig, parse_method
+from advdrop.lab.config.networks import Network
 from advdrop.lab.config.terms import Setup
 from advdrop.lab.models.networks import NETWORKS
 from advdrop.masks import AdversarialDropout

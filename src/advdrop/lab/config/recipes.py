@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from advdrop.lab.choices import Labels, PresetChoice
-from advdrop.lab.config.config import ConfigError, RunConfig, merged, parse_method
+from advdrop.lab.config.config import RunConfig, parse_method
 from advdrop.lab.config.terms import METHODS
+from advdrop.lab.config.values import ConfigError, merged
 from advdrop.lab.data.examples import UNLABELED, DataSet
 from advdrop.lab.models.networks import LARGE, default_network
 from advdrop.presets import PRESETS

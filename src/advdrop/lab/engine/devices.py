@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from advdrop.lab.config.config import ConfigError, Engine, RunConfig
+from advdrop.lab.config.config import Engine, RunConfig
+from advdrop.lab.config.values import ConfigError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from advdrop.lab.choices import DATASETS
-from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import objective_of
 from advdrop.lab.config.terms import Setup
+from advdrop.lab.config.values import ConfigError
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples, reading
 from advdrop.lab.data.preprocess import Preprocess, fit

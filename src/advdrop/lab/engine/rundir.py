@@ -31,7 +31,8 @@ from filelock import FileLock, Timeout
 from safetensors.torch import load
 from torch import Tensor
 
-from advdrop.lab.config.config import RunConfig, parse_yaml, read_yaml
+from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.values import parse_yaml, read_yaml
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import reading
 from advdrop.lab.files import read_json, write_text, written

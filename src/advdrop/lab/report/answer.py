@@ -18,8 +18,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from advdrop.lab.config.config import RunConfig, first_error
+from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.terms import METHODS, Count, NotNegative, Number, Section, Whole
+from advdrop.lab.config.values import first_error
 from advdrop.lab.files import read_json
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.collect import LOOSE, Results, config_in

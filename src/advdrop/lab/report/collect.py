@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from advdrop.lab.config.config import ConfigError, RunConfig
+from advdrop.lab.config.config import RunConfig
+from advdrop.lab.config.values import ConfigError
 from advdrop.lab.records.record import Record, RecordError, is_measurement, is_record, read_record, record_of
 from advdrop.lab.report.costs import at_cost, spent, terms_of, training_cost, update_costs
 from advdrop.lab.report.statistics import Agreement, Difference, Paired, Summary, agreement, gap, holm, paired

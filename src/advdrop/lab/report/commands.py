@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import chain, product
 from typing import Any
 
-from advdrop.lab.config.config import ConfigError, parse_yaml
+from advdrop.lab.config.values import ConfigError, parse_yaml
 from advdrop.lab.report.collect import LOOSE, Results, config_in, flat
 from advdrop.lab.suites.suite import Key, differences, suites
 

@@ -12,18 +12,9 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
-from advdrop.lab.config.config import (
-    ConfigError,
-    MethodName,
-    RunConfig,
-    check_known,
-    first_error,
-    listed,
-    merged,
-    parse_method,
-    read_yaml,
-)
+from advdrop.lab.config.config import MethodName, RunConfig, parse_method
 from advdrop.lab.config.terms import METHODS, Count, Section
+from advdrop.lab.config.values import ConfigError, check_known, first_error, listed, merged, read_yaml
 
 FOLDER = Path(__file__).parent / "paper"
 MACHINE = ("engine.accelerator", "engine.devices", "engine.nodes", "engine.accumulate", "engine.memory_format")

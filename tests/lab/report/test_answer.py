@@ -141,6 +141,13 @@ def test_no_comparison_is_no_answer(rows):
     assert question(runs(*rows)) == "digits, 20 labels: which method has the lowest error?"
 
 
+def test_without_an_unlabeled_image_none_of_them_helped():
+    rows = [("dropout", [10.0, 11.0]), ("pi", [9.0, 10.1])]
+    assert question(runs(*rows, labels="all")) == "digits, all labels: which method has the lowest error?"
+    assert answer_in_words(runs(*rows, labels="all")) == ""
+    assert answer_in_words(runs(*rows, labels="all", half_labeled=True)).startswith("The unlabeled images helped")
+
+
 def changed(record, settings):
     return record.model_copy(update={"config": merged(record.config, settings)}).sealed()
 
@@ -169,6 +176,8 @@ def test_images_are_counted_as_far_as_they_are_known(answer):
     table = runs(("dropout", [10.0]), ("pi", [9.0]))
     assert question(table) == "digits, 20 labels: do the unlabeled images help?"
     assert counts(table) == {"labeled": 20, "unlabeled": 1480, "test": 10_000}
-    assert counts(runs(("pi", [9.0]), labels="all")) == {"training": 1500, "test": 10_000}
+    assert counts(runs(("pi", [9.0]), labels="all")) == {"training": 1500, "unlabeled": 0, "test": 10_000}
+    half_labeled = runs(("pi", [9.0]), labels="all", half_labeled=True)
+    assert counts(half_labeled) == {"training": 1500, "test": 10_000}
     assert counts(replace(table, answer=answer)) == {"labeled": 200, "unlabeled": 1600, "test": 5}
     assert isinstance(answer, Answer)

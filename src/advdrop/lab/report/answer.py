@@ -171,8 +171,9 @@ def counts(results: Results) -> dict[str, int]:
     if (found := results.answer) is not None:
         return {"labeled": found.labeled, "unlabeled": found.unlabeled, "test": found.test_images}
     record = results.records[0]
-    if isinstance(record.labels, str):  # the record does not know how many labels there were
-        return {"training": record.examples, "test": record.test_images}
+    if isinstance(record.labels, str):  # the record of half-labeled data does not know how many labels there were
+        unlabeled = {} if record.half_labeled else {"unlabeled": 0}
+        return {"training": record.examples, **unlabeled, "test": record.test_images}
     left = record.examples - record.labels - config_in(record).data.validation
     return {"labeled": record.labels, "unlabeled": left, "test": record.test_images}
 

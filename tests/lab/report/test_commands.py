@@ -108,6 +108,16 @@ def test_the_command_makes_the_same_configuration(settings, labels):
     assert ("--set" in command) == bool(settings)
 
 
+def test_the_command_knows_that_some_examples_have_no_label():
+    about = {"shape": SHAPE, "examples": EXAMPLES, "labels": "all", "half_labeled": True, "method": "pi"}
+    config = resolve("digits", **about, preset="authors", updates=40, settings={"objective": {"entropy": 0.0}})
+    record = loose_of("pi", labels="all").model_copy(update={"half_labeled": True})
+    (found,) = results_of([record.model_copy(update={"config": config.model_dump(mode="json")})])
+    (command,) = run_again(found)
+    assert shlex.split(command)[-4:] == ["--set", "objective.entropy=0.0", "--seeds", "1"]
+    assert command.count("--set") == 1
+
+
 def started(record, run):
     start = {"start": {"run": run, "sha256": "f" * 64}}
     return record.model_copy(update={"config": merged(record.config, start)}).sealed()

@@ -63,7 +63,8 @@ def settings(results: Results, row: str) -> list[str]:
     first = results.of_row(row)[0]
     config = config_in(first)
     key = Key("runs", row, first.seed)
-    recipe = results.suite.config(key, "own", config.preset, shape=first.shape, examples=first.examples)
+    facts = {"shape": first.shape, "examples": first.examples, "half_labeled": first.half_labeled}
+    recipe = results.suite.config(key, "own", config.preset, **facts)
     different = differences(recipe, config)
     # Another network has other defaults, and --from takes the options of the run that it names.
     sections = ("network.",) if config.start or "network.name" in different else ()

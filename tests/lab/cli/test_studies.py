@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -190,6 +191,18 @@ def test_all_layers_of_a_run_are_ranked(run, capsys):
     name = values["layers"][0]["layer"]["name"]
     assert main(["audit", str(run), "--images", "10", "--layers", name, "--json"]) == 0
     assert [layer["layer"]["name"] for layer in json.loads(capsys.readouterr().out)[0]["layers"]] == [name]
+
+
+def test_runs_of_one_name_keep_their_figures_apart(run, capsys):
+    shutil.copytree(run, "other/small")
+    capsys.readouterr()
+    assert main(["audit", str(run), "other/small", "--images", "10", "--layers", "4"]) == 0
+    assert re.findall(r"^the figure is (.*)", capsys.readouterr().out, re.MULTILINE) == [
+        "audit-runs-small.svg",
+        "audit-other-small.svg",
+    ]
+    assert "runs/small" in Path("audit-runs-small.svg").read_text()
+    assert "other/small" in Path("audit-other-small.svg").read_text()
 
 
 def test_what_cannot_be_audited_is_told(run, capsys):

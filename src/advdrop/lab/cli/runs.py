@@ -42,6 +42,16 @@ def runs_in(paths: Sequence[Path]) -> list[RunDirectory]:
     return [RunDirectory.open(path) for path in runs]
 
 
+def names_of(runs: Sequence[RunDirectory]) -> list[str]:
+    """Return a name for each run: its method, or as many of the last parts of its path as tell the runs apart."""
+    names, paths = [run.config.method for run in runs], [run.path.resolve().parts for run in runs]
+    for parts in range(1, max(map(len, paths)) + 1):
+        if len({*names}) == len(runs):
+            break
+        names = ["/".join(path[-parts:]) for path in paths]
+    return names
+
+
 def run_show(options: Show) -> int:
     """Show the details of one run, or a table of several."""
     runs = runs_in(options.runs)
@@ -114,8 +124,7 @@ def run_audit(options: Audit) -> int:
     """Audit the networks of some runs and compare them in a table and a figure."""
     refuse_foreign(options.out, ".svg")
     runs = runs_in(options.runs)
-    methods = [run.config.method for run in runs]
-    names = methods if len({*methods}) == len(runs) else [run.path.name for run in runs]
+    names = names_of(runs)
     if options.faults and not options.layers:
         raise ValueError("--faults are measured in layers: add --layers all, or the names of layers")
     faults = [fault(text) for text in options.faults]
@@ -170,7 +179,8 @@ def rank_layers(found: Sequence[Ranking], options: Audit) -> int:
         print(json.dumps([one.json() for one in found], indent=1))
         return 0
     for ranking in found:
-        out = options.out if len(found) == 1 else options.out.with_stem(f"{options.out.stem}-{ranking.name}")
+        stem = f"{options.out.stem}-{ranking.name.replace('/', '-')}"
+        out = options.out if len(found) == 1 else options.out.with_stem(stem)
         print(f"{ranking.name}\n\n{table(*audited.ranking_table(ranking))}\n")
         if options.faults:
             print(f"with so many faults at random:\n\n{table(*audited.fault_table(ranking))}\n")

@@ -389,6 +389,11 @@ def test_the_authors_entropy_is_for_semi_supervised_learning():
     assert resolve("own.npz", labels="all", half_labeled=True, **settings).objective.entropy == 1.0
 
 
+def test_a_term_may_be_named_without_its_place():
+    settings = {"vadd-qe": {"weight": 3.0}}
+    assert resolve("own.npz", shape=(5,), examples=50, settings=settings).objective.terms.vadd_qe.weight == 3.0
+
+
 def test_your_own_few_images_are_all_in_the_unlabeled_stream():
     for preset in ("paper", "authors"):
         assert resolve("own.npz", shape=(5,), examples=50, preset=preset).data.overlap

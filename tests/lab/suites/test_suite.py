@@ -160,6 +160,18 @@ def test_a_suite_that_makes_no_sense_is_refused_in_one_line(tmp_path, change, me
     assert str(path) in str(error.value)
 
 
+def test_a_term_may_be_named_without_its_place(tmp_path):
+    path = small_suite(tmp_path)
+    change = {
+        "rows": {row: {"settings": {"vadd-kl": {"weight": 3.0}}} for row in ("vadd-kl", "random")},
+        "protocols": {"short": {"rows": {"random": {"objective": {"terms": {"vadd-kl": {"weight": 5.0}}}}}}},
+    }
+    path.write_text(yaml.safe_dump(merged(yaml.safe_load(path.read_text()), change)))
+    suite = Suite.load(str(path))
+    found = [config(suite, Key("few", row, 0)).objective.terms.vadd_kl.weight for row in ("vadd-kl", "random")]
+    assert found == [3.0, 5.0]  # the protocol wins over the row, however each of them is written
+
+
 @pytest.mark.parametrize("text", ["a: [", "- 1", ""])
 def test_a_file_that_is_no_suite_is_refused(tmp_path, text):
     (tmp_path / "own.yaml").write_text(text)

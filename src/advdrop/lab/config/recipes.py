@@ -12,7 +12,7 @@ from typing import Any
 from advdrop.lab.choices import Labels, PresetChoice
 from advdrop.lab.config.config import RunConfig, parse_method
 from advdrop.lab.config.terms import METHODS
-from advdrop.lab.config.values import ConfigError, merged
+from advdrop.lab.config.values import ConfigError, expanded, merged
 from advdrop.lab.data.examples import UNLABELED, DataSet
 from advdrop.lab.models.networks import LARGE, default_network
 from advdrop.presets import PRESETS
@@ -126,7 +126,8 @@ def resolve(
         half_labeled: whether some training examples have no label, so that even ``"all"`` leaves unlabeled ones.
         pictures: whether the examples were read from picture files. Then the configuration has their size and color, so
             that the same pictures are read in the same way again.
-        settings: nested values that override the recipe, such as ``{"training": {"updates": 100}}``.
+        settings: nested values that override the recipe, such as ``{"training": {"updates": 100}}``, in which ``vat``
+            is short for ``objective.terms.vat``.
     """
     if preset == "auto":
         preset = "paper" if dataset in PAPERS_OWN else "robust"
@@ -138,7 +139,7 @@ def resolve(
     needed = [METHODS[term].recipe for term in terms]
     if len(shape) == 3:
         needed += [METHODS[term].of_images for term in terms]
-    settings = merged(*needed, settings or {})
+    settings = merged(*needed, expanded(settings or {}))
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
 from advdrop.lab.config.config import MethodName, RunConfig, parse_method
 from advdrop.lab.config.terms import METHODS, Count, Section
-from advdrop.lab.config.values import ConfigError, check_known, first_error, listed, merged, read_yaml
+from advdrop.lab.config.values import ConfigError, check_known, expanded, first_error, listed, merged, read_yaml
 
 FOLDER = Path(__file__).parent / "paper"
 MACHINE = ("engine.accelerator", "engine.devices", "engine.nodes", "engine.accumulate", "engine.memory_format")
@@ -31,6 +31,8 @@ OPTIONAL = (
     ("training", "earlier"),
 )
 """Keys that records of the first version do not have. Without a value they make no other fingerprint."""
+Settings = Annotated[dict[str, Any], AfterValidator(expanded)]
+"""Nested values, as in a ``--config`` file: ``vat`` is short for ``objective.terms.vat``."""
 
 
 class Reported(NamedTuple):
@@ -72,7 +74,7 @@ class Row(Section):
     name: str
     method: MethodName | None = None
     preset: PresetName | None = Field(None, description="instead of the one that is asked for")
-    settings: dict[str, Any] = Field({}, description="over the recipe and the protocol")
+    settings: Settings = Field({}, description="over the recipe and the protocol")
     quoted: str | None = Field(None, description="the work that the paper took the number from")
     paper: dict[str, Annotated[Reported, BeforeValidator(Reported.of)]] = Field({}, description="for each column")
     why: str = Field("", description="why the row has no method of its own")
@@ -83,9 +85,9 @@ class Protocol(Section):
 
     about: str
     seeds: int = Field(ge=1, le=MOST_SEEDS)
-    settings: dict[str, Any] = Field({}, description="over the recipe")
-    columns: dict[str, dict[str, Any]] = Field({}, description="over the settings, for one column each")
-    rows: dict[str, dict[str, Any]] = Field({}, description="over the settings of the row, for one row each")
+    settings: Settings = Field({}, description="over the recipe")
+    columns: dict[str, Settings] = Field({}, description="over the settings, for one column each")
+    rows: dict[str, Settings] = Field({}, description="over the settings of the row, for one row each")
     without: dict[str, str] = Field(
         {}, description="rows, columns and cells (column/row) that it leaves out unless asked for, and why"
     )

@@ -168,8 +168,9 @@ def test_images_beside_the_class_folders_have_no_label(tmp_path):
     data = read_images(tmp_path)
     assert data.train.y.tolist() == [0, 1, -1, -1, -1]
     assert len(data.test) == 1
-    assert data.notes[:3] == (
+    assert data.notes[:4] == (
         f"1 images directly in {tmp_path / 'train'} are unlabeled: they are in no folder of a class",
+        f"1 images directly in {tmp_path / 'test'} are ignored: they are in no folder of a class",
         f"1 images directly in {tmp_path} are unlabeled: they are in no folder of a class",
         f"{tmp_path / 'validation'} is ignored: beside train, only test and unlabeled are read",
     )

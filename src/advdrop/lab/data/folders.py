@@ -168,6 +168,8 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
                 add_folder(path, normalize("NFC", path.name), test)
         if not test:
             add_loose(folder)
+        elif lost := len(_files(folder, deep=False)[0]):
+            notes.append(f"{lost:,} images directly in {folder} are ignored: they are in no folder of a class")
     if parts:
         add_loose(root)
         for path in _folders(root):

@@ -278,7 +278,7 @@ def test_a_folder_without_enough_images_is_refused(tmp_path, names):
 def test_one_class_is_refused(tmp_path):
     for i in range(5):
         draw(tmp_path / f"only/{i}.png")
-    with pytest.raises(DataError, match="at least two classes, got only"):
+    with pytest.raises(DataError, match=r"at least two classes, got only \(each class is a folder or a label"):
         read_images(tmp_path)
 
 

@@ -120,6 +120,22 @@ def test_what_other_numbers_are_taken_for_is_told(tmp_path, shape, dtype, told):
     assert list(read_npz(npz(tmp_path / "a.npz", **simple(x_train=x, x_test=x[:2] + x.dtype.type(1)))).notes) == told
 
 
+def test_npz_arrays_that_are_not_read_are_told(tmp_path):
+    assert read_npz(npz(tmp_path / "a.npz", **simple())).notes == ()
+    more = simple(x_unlabeled=np.ones((9, 3)), X_TEST=np.ones((2, 3)))
+    (said,) = read_npz(npz(tmp_path / "a.npz", **more)).notes
+    assert said.startswith("not read: x_test, x_unlabeled; examples without a label belong to x_train")
+
+
+def test_npz_labels_whose_minus_one_became_a_large_number_are_told(tmp_path):
+    arrays = {"y_train": np.array([5, 2, 5, -1]).astype(np.uint8), "y_test": np.array([2, 5], np.uint8)}
+    data = read_npz(npz(tmp_path / "a.npz", **simple(**arrays)))
+    assert data.classes == ("2", "5", "255")
+    assert "255 is a class like any other here; if it was -1, for no label, save y_train as int64" in data.notes
+    signed = simple(y_train=np.array([5, 2, 5, 255]), y_test=np.array([2, 5]))
+    assert len(read_npz(npz(tmp_path / "a.npz", **signed)).notes) == 1  # that no test example is of this class
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_features_must_be_finite_in_float32(value):
     x = np.zeros((4, 2, 2))

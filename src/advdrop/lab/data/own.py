@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import category
@@ -24,6 +25,8 @@ from advdrop.lab.data.examples import (
 )
 from advdrop.lab.data.inputs import COLORS
 
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+"""What an npz file holds, in any case."""
 LOOK_MISSING = ("-1", "nan", "NaN", "None", "<NA>")
 """Texts that come from missing labels when an array is converted to text."""
 
@@ -52,7 +55,7 @@ def _read_npz(path: Path) -> DataSet:
     # Opened here, because numpy does not close a file that it cannot read.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         names = {key.lower(): key for key in content}
-        missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in names]
+        missing = [key for key in ARRAYS if key not in names]
         if missing:
             raise DataError(f"{path}: lacks {', '.join(missing)}, has {', '.join(sorted(names)) or 'nothing'}")
         check_memory(path, sum(member.file_size for member in content.zip.infolist()))  # never more is unpacked
@@ -69,7 +72,10 @@ def _read_npz(path: Path) -> DataSet:
         train, test = (
             RawPart(f"{path}: x_{part}", array(f"x_{part}"), array(f"y_{part}")) for part in ("train", "test")
         )
-        return build(path.stem, train, test)
+        data = build(path.stem, train, test)
+        others = [key for key in content if key not in {names[name] for name in ARRAYS}]
+        said = f"not read: {shortened(others)}; examples without a label belong to x_train, with -1 or '' in y_train"
+        return replace(data, notes=(*data.notes, said)) if others else data
 
 
 def features(where: str, x: Array) -> Array:
@@ -120,7 +126,8 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     classes = np.unique(y_train[known])
     if len(classes) < 2:
         shown = ", ".join(map(str, classes)) or "none"
-        raise DataError(f"{train.where} needs labels of at least two classes, got {shown} (-1 or '' means unlabeled)")
+        advice = "each class is a folder or a label of its own" if train.pictures else "-1 or '' means unlabeled"
+        raise DataError(f"{train.where} needs labels of at least two classes, got {shown} ({advice})")
     if not asked.all():
         raise DataError(f"{test.where} has no label in row {int(asked.argmin())}; every test example needs one")
     unknown = sorted(set(y_test.tolist()) - set(classes.tolist()))
@@ -138,6 +145,8 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     notes = [f"no test example of {shortened(untested)}: errors there are not measured; {advice}"] if untested else []
     texts = [name for name in names if name in LOOK_MISSING and classes.dtype.kind == "U" and not train.pictures]
     notes += [f"the text {name!r} is a class like any other here; only the empty text means no label" for name in texts]
+    if train.y.dtype.kind == "u" and classes[-1] == np.iinfo(train.y.dtype).max:  # what -1 becomes in this type
+        notes += [f"{classes[-1]} is a class like any other here; if it was -1, for no label, save y_train as int64"]
     notes += _copied(train_examples.x, test_examples.x)
     return DataSet(name, train_examples, test_examples, names, (*_taken_for(train_examples.x), *notes))
 

@@ -314,6 +314,16 @@ def test_machines_of_one_run_make_no_rows():
     assert list(table.suite.rows) == ["pi"]
 
 
+def test_rows_whose_names_differ_in_punctuation_alone_are_rows_of_their_own():
+    def run(folder, seed, error):
+        record = loose_of("pi", seed, (40.0, error))
+        return record.model_copy(update={"config": {**record.config, "unlabeled": folder}})
+
+    (table,) = results_of([run("/a b", 0, 1.0), run("/a b", 1, 2.0), run("/a-b", 2, 9.0)])
+    assert [table.entries[row, "runs"].summary.mean for row in table.measured] == [1.5, 9.0]
+    assert len({row.name for row in table.suite.rows.values()}) == 2
+
+
 def test_records_of_no_suite_stay_as_they_are(suite):
     records = [loose_of("vadd-kl", 0), loose_of("pi", 0)]
     (table,) = results_of(records)

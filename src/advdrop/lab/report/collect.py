@@ -356,7 +356,11 @@ def _loose_table(records: Sequence[Record], lengths: bool, contents: bool) -> Re
     title = f"{Path(first.dataset).stem}, {first.labels} labels"
     title += f", {first.updates:,} updates" if lengths else ""
     title += f", data {first.dataset_checksum[:8]}" if contents else ""
-    keys = [re.sub(r"[^\w.+-]+", "-", label) for label in labels]
+    known: dict[str, str] = {}  # the key of each label
+    for label in labels:
+        key = re.sub(r"[^\w.+-]+", "-", label)  # other labels may have become the same
+        known.setdefault(label, f"{key}-{len(known)}" if key in known.values() else key)
+    keys = [known[label] for label in labels]
     methods = {key: record.method for key, record in zip(keys, records, strict=True)}
     rivals = [key for rival in ("pi", "vat", "dropout") for key, method in methods.items() if method == rival]
     ours = [key for key, method in methods.items() if any(term.adversarial_dropout for term in terms_of(method))]

@@ -354,6 +354,7 @@ class Passes:
             return
         inputs = [self._inputs_of(rows, view) for rows, view in (*whole, *under)]
         if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+            self._views_seen.clear()  # the passes run one by one and begin with the first view
             return
         sizes = [len(x) for x in inputs]
         rows_above = sum(sizes[: len(whole)])

@@ -252,15 +252,18 @@ class Passes:
         return tuple(sample_mask(mask, p, self.generator, layer.granularity) for mask, p, layer in given)
 
     def perturbable(self, rows: Rows) -> Tensor:
-        """Return the input of these rows, or raise an error if it is not one floating-point tensor."""
+        """Return the input of these rows, or raise an error if it is not one dense floating-point tensor."""
         x = self.inputs(rows)
-        if isinstance(x, Tensor) and x.is_floating_point():
-            return x
-        shown = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        shown: object = type(x).__name__
+        if isinstance(x, Tensor):
+            dense = x.layout is torch.strided and not x.is_nested
+            if dense and x.is_floating_point():
+                return x
+            shown = x.dtype if dense else x.layout
         raise TypeError(
-            f"AT and VAT change the input, which must be one floating-point tensor, got {shown}; say which module's "
-            "output they should change instead, VAT(at='embedding'), or use VAdD with a layer behind the embedding, "
-            "advdrop.insert(model, after=...)"
+            f"AT and VAT change the input, which must be one dense floating-point tensor, got {shown}; say which "
+            "module's output they should change instead, VAT(at='embedding'), or use VAdD with a layer behind the "
+            "embedding, advdrop.insert(model, after=...)"
         )
 
     def perturbed(self, x: Tensor, rows: Rows, noise: Noise) -> Tensor:

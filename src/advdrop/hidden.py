@@ -37,8 +37,8 @@ def modules_at(model: nn.Module, places: Collection[Place]) -> dict[str, nn.Modu
 def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, Tensor]]:
     """Collect what the modules at these places return inside the block, by their names, in the order they run.
 
-    If a module returns a tuple or a dict, as an LSTM does, it is the first tensor in it. Nothing may change it in
-    place later in the pass.
+    Each must run once. If a module returns a tuple or a dict, as an LSTM does, it is the first tensor in it. Nothing
+    may change it in place later in the pass.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> with watched(model, ["0"]) as hidden:
@@ -66,6 +66,11 @@ def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, T
 def _keep(
     found: dict[str, Tensor], versions: dict[str, int], name: str, _: nn.Module, __: object, output: object
 ) -> None:
+    if name in found:
+        raise ValueError(
+            f"the module {name!r} runs several times in a pass, and each time is another hidden layer; name modules "
+            "that run once, or give the network a module of its own for each of them"
+        )
     tensor = first_tensor(output)[1]
     if tensor is None:
         raise TypeError(f"the module {name!r} returns a {type(output).__name__} without a tensor; name another one")

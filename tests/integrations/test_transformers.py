@@ -34,6 +34,7 @@ from transformers import (
 from advdrop import (
     EMA,
     BinaryCrossEntropy,
+    CatGAN,
     CrossEntropy,
     EntropyMinimization,
     Gamma,
@@ -558,6 +559,7 @@ def test_a_layer_only_where_one_is_needed(tmp_path):
         ({"unlabeled_dataset": iter(UNLABELED)}, "must have a length and rows by their number, got list_iterator"),
         ({"objective": VAdD}, "objective must be an objective"),
         ({"objective": CrossEntropy() + Gamma(2)}, "gamma needs an optimizer for a module of its own.*use a Step"),
+        ({"objective": CrossEntropy() + CatGAN(nn.Linear(9, 2))}, "catgan needs an optimizer for a module of its own"),
         ({"objective": TemporalEnsembling(16, 2)}, "temporal_ensembling needs the positions of the rows"),
         ({"compute_loss_func": print}, "compute_loss_func and an objective are two losses"),
         ({"unlabeled_batch_size": -1}, "unlabeled_batch_size must be at least 1, got -1"),

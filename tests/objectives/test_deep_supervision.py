@@ -62,6 +62,14 @@ def test_an_output_that_is_changed_in_place_is_told(wrap):
     torch.testing.assert_close(run(wrap(net), term, batch()).loss, found)
 
 
+def test_a_module_that_runs_several_times_is_told():
+    """The hidden layer would be that of its last run alone."""
+    shared = nn.Tanh()
+    model = nn.Sequential(nn.Linear(FEATURES, 8), shared, nn.Linear(8, 5), shared, nn.Linear(5, CLASSES))
+    with pytest.raises(ValueError, match=r"module '1' runs several times in a pass.*a module of its own"):
+        supervision(model)
+
+
 def test_what_is_above_a_head_gets_no_gradient_from_it(model):
     loss = run(model, supervision(model, ("1",)), batch(dtype=torch.float64)).loss
     first, second = torch.autograd.grad(loss, [model[0].weight, model[2].weight], allow_unused=True)

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import AdversarialDropout, Gamma, Step
+from advdrop import AdversarialDropout, Gamma, Step, insert
 from advdrop.objectives.gamma import Combinator
 from small import CLASSES, FEATURES, batch, passes_of, run, values
 
@@ -95,3 +95,14 @@ def test_gradients_flow_through_both_passes(monkeypatch):
     monkeypatch.setattr("advdrop.step.passes.Passes.without_noise", lambda p, r: model(p.inputs(r)).detach())
     half = torch.autograd.grad(run(model, Gamma(CLASSES)).loss, model.weight)[0]
     assert not torch.allclose(full, half)
+
+
+@pytest.mark.parametrize("after", ["1", "2"])
+def test_the_pass_without_noise_has_none_of_an_inserted_layer(after):
+    """A norm is in training mode in this pass, and an inserted layer takes the mode of its module."""
+    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, CLASSES))
+    expected = passes_of(model, Gamma(CLASSES)).without_noise("unlabeled")
+    passes = passes_of(insert(model, after=after, p=0.5), Gamma(CLASSES))
+    clean = passes.clean("unlabeled")
+    assert torch.equal(passes.without_noise("unlabeled"), expected)
+    assert torch.equal(clean.scale(clean.masks)[0], 2.0 * clean.masks[0])  # as before

@@ -69,6 +69,13 @@ def test_feature_matching(model, maker, rows, fake):
     np.testing.assert_allclose(found.detach(), np.full(16, ((real - made) ** 2).mean()))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_generator_of_another_precision(model, maker, rows, dtype):
+    """It gets numbers of its own precision, and the network gets images of that of its inputs."""
+    found = values(model, CatGAN(maker.to(dtype), latent=4), rows)
+    torch.testing.assert_close(found, values(model, CatGAN(maker.float(), latent=4), rows), rtol=0.1, atol=0.1)
+
+
 def test_features_are_not_those_of_other_terms(model, maker, rows):
     term = FakeClass(maker, 4, features="0").opponent
     heads = DeepSupervision.of(model, rows["unlabeled"], CLASSES, ("1",))

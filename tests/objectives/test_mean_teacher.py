@@ -305,3 +305,15 @@ def test_a_function_that_makes_logits_of_tensors_is_for_the_teacher_too():
     found = run(student, VAdD(target=teacher, noise="shared"), rows, logits=torch.log)
     expected = run(student[:-1], VAdD(target=teacher[:-1], noise="shared"), rows)
     torch.testing.assert_close(found.loss, expected.loss)
+
+
+def test_an_infinity_in_a_buffer_such_as_a_mask_of_attention_stays_one():
+    """The average of two infinities by their difference is NaN."""
+    model, ema = nn.Linear(2, 2), EMA(decay=0.9)
+    model.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+    for _ in range(3):
+        ema.update(model)
+    torch.testing.assert_close(ema.network(model).mask, model.mask, rtol=0, atol=0)
+    model.mask.zero_()
+    ema.update(model)
+    assert ema.network(model).mask.tolist() == [[0.0, 0.0], [0.0, 0.0]]

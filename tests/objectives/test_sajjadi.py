@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import MutualExclusivity, TransformationStability
+from advdrop import CrossEntropy, MutualExclusivity, Step, TransformationStability
 from advdrop.objectives.sajjadi import mutual_exclusivity
 from advdrop.step.batch import Batch
 from advdrop.step.passes import Passes
@@ -39,6 +39,18 @@ def test_every_pass_has_a_view_of_its_own_as_printed(model, rows, passes, togeth
     expected = sum(((f[j] - f[k]) ** 2).sum(1) for j in range(passes) for k in range(j + 1, passes))
     rows = {**rows, "more_views": more[: passes - 2]}
     np.testing.assert_allclose(values(model, TransformationStability(passes=passes), rows).detach(), expected)
+
+
+def test_every_pass_has_a_view_of_its_own_if_the_labeled_rows_have_another_shape():
+    """Rows of two shapes do not run together."""
+    model, rows = nn.Linear(FEATURES, CLASSES), batch()
+    more = [rows["unlabeled"] + shift for shift in (0.5, -0.5)]
+    f = [model(view).softmax(1) for view in (rows["unlabeled"], rows["second_view"], *more)]
+    expected = sum(((f[j] - f[k]) ** 2).sum(1) for j in range(4) for k in range(j + 1, 4)).mean()
+    x, y = rows["x"][:, None], rows["y"][:, None]
+    step = Step(nn.Sequential(model), CrossEntropy() + TransformationStability(4), classes=-1)
+    terms = step(x, y, unlabeled=rows["unlabeled"], second_view=rows["second_view"], more_views=more).terms
+    torch.testing.assert_close(terms["transformation_stability"], expected.detach())
 
 
 def test_mutual_exclusivity_is_summed_over_the_passes(model, rows):

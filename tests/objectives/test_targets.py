@@ -107,3 +107,7 @@ def test_confidence_at_its_ends():
     assert confidence(below, "probabilities", 0.5).tolist() == [0.0]
     assert confidence(torch.tensor([2, 0]), "logits", 1.0).tolist() == [1.0, 1.0]  # labels
     assert not confidence(even.requires_grad_(), "probabilities", 1.0).requires_grad
+
+
+def test_the_confidence_in_a_single_class_is_one():
+    assert confidence(torch.zeros(2, 1), "logits", 2.0).tolist() == [1.0, 1.0]

@@ -217,6 +217,17 @@ def test_only_a_floating_point_tensor_can_be_moved(term, inputs, shown):
         run(Reader(), term, {"x": inputs, "y": torch.tensor([0, 1])})
 
 
+@pytest.mark.parametrize("term", [AT(norm="l2"), VAT()], ids=["at", "vat"])
+def test_a_sparse_input_cannot_be_moved(term):
+    class Dense(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.to_dense())
+
+    x = torch.eye(2, FEATURES).to_sparse()
+    with pytest.raises(TypeError, match=r"one dense floating-point tensor, got torch\.sparse_coo; say which module"):
+        run(Dense(FEATURES, CLASSES), term, {"x": x, "y": torch.tensor([0, 1])})
+
+
 # Passes that run as one batch.
 
 

@@ -15,6 +15,7 @@ from advdrop.step.batch import Batch
 from advdrop.step.batch_norm import RunningStatistics
 from advdrop.step.divide import network_of
 from advdrop.step.inputs import Inputs
+from advdrop.step.mask_sources import all_kept
 from advdrop.step.outputs import Outputs
 from advdrop.step.sequential_network import plain_children
 
@@ -61,7 +62,7 @@ class Upper:
         def ones(each: AdversarialDropout, h: Tensor) -> Tensor:
             if each is layer:
                 inputs_of_layer.append(h)
-            return h.new_ones(mask_shape(h.shape, each.granularity))
+            return all_kept(each, h)
 
         self._lower, output = network.run(x, ones, update=False, again=True)
         if not inputs_of_layer:
@@ -94,7 +95,7 @@ class Upper:
         mask = masks.view(self._shape)
 
         def source(each: AdversarialDropout, h: Tensor) -> Tensor:
-            return mask if each is self._layer else h.new_ones(mask_shape(h.shape, each.granularity))
+            return mask if each is self._layer else all_kept(each, h)
 
         return self._logits(self._lower.output(source, update=False, repeat=True))
 

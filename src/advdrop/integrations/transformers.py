@@ -92,8 +92,9 @@ class AdversarialDropoutMixin(_Base):
         if not isinstance(self.training_objective, Objective):
             raise TypeError(f"objective must be an objective such as CrossEntropy() + VAdD(), got {objective!r}")
         for name, (_, term) in self.training_objective.named_parts().items():
-            if term.trained is not None or isinstance(term, TemporalEnsembling):
-                needs = "the positions of the rows" if term.trained is None else "an optimizer for a module of its own"
+            positions = isinstance(term, TemporalEnsembling)
+            if positions or term.trained is not None or term.opponent is not None:
+                needs = "the positions of the rows" if positions else "an optimizer for a module of its own"
                 raise ValueError(f"{name} needs {needs}, which a Trainer does not give it; use a Step in your own loop")
         self.output_options = {"classes": classes, "logits": logits, "mask": mask}
         self.after, self.layer_options = after, {"p": p, "delta": delta, "granularity": granularity}

@@ -38,7 +38,7 @@ class Generative(Term):
         """Return G(z), as many rows as the passes have and of their type."""
         x, source = passes.perturbable(self.rows), passes.generator
         z = torch.empty(len(x), self.latent, device=source.device).normal_(generator=source)
-        made: Tensor = self.generator(z)
+        made: Tensor = self.generator(z.to(next(self.generator.parameters(), z)))
         return made.to(x)
 
     def of_generated(self, passes: Passes, made: Tensor) -> Tensor:

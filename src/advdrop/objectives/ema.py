@@ -91,8 +91,12 @@ class EMA:
         weight = max(1.0 / (self.updates + 1), 1.0 - self.decay)
         for name, tensor in _tensors(model):
             now = _wide(tensor)
-            copied = self.updates == 0 or not _averaged(tensor)
-            self.average[name] = now.clone() if copied else self.average[name].to(now).lerp_(now, weight)
+            if self.updates == 0 or not _averaged(tensor):
+                self.average[name] = now.clone()
+                continue
+            average = self.average[name].to(now)
+            # Infinities, as in a mask of attention, are copied: the way from one to itself is NaN.
+            self.average[name] = torch.where(average.isfinite(), average.lerp(now, weight), now)
         self.updates += 1
 
     def follow(self, model: nn.Module) -> None:

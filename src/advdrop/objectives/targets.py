@@ -112,10 +112,12 @@ class OtherMembers:
 def confidence(target: Tensor, given: Given, power: float) -> Tensor:
     """Return ((max_c g_c − 1/C) / (1 − 1/C))^power, ``(B,)``: 0 for the uniform distribution, 1 for a certain one.
 
+    Labels and a single class are certain.
+
     >>> confidence(torch.tensor([[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]]), "probabilities", 1.0)
     tensor([0.0000, 1.0000, 0.5000])
     """
-    if not target.is_floating_point():
+    if not target.is_floating_point() or target.shape[1] == 1:
         return torch.ones(len(target), device=target.device)
     classes = target.shape[1]
     top = (target if given == "probabilities" else target.softmax(1)).amax(1)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask
+from advdrop.masks import AdversarialDropout, Masks, mask_shape, sample_mask, scale_mask
 
 Layers = tuple[AdversarialDropout, ...]
 
 
+def all_kept(layer: AdversarialDropout, h: Tensor) -> Tensor:
+    """Return a mask of ones: a mask source for a pass without masks."""
+    return h.new_ones(mask_shape(h.shape, layer.granularity))
+
+
 class SampledMasks:
-    """A mask source that samples εs and remembers it.
+    """A mask source that samples εs and remembers it. A layer in evaluation mode drops nothing.
 
     Args:
         generator: where the randomness comes from.
@@ -20,13 +25,15 @@ class SampledMasks:
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
         self.layers: list[AdversarialDropout] = []
+        self.p: list[float] = []
         self.masks: list[Tensor] = []
 
     def __call__(self, layer: AdversarialDropout, h: Tensor) -> Tensor:
         """Return a new mask, scaled."""
-        p = drop_probability(layer)
+        p = layer.p if layer.training else 0.0
         mask = sample_mask(h, p, self.generator, layer.granularity)
         self.layers.append(layer)
+        self.p.append(p)
         self.masks.append(mask)
         return scale_mask(mask, p, layer.scale)
 
@@ -65,8 +72,3 @@ class GivenMasks:
             "the AdversarialDropout layers did not run in the order of the clean pass; every pass of a step must run "
             "the same layers in the same order"
         )
-
-
-def drop_probability(layer: AdversarialDropout) -> float:
-    """Return the drop probability of a layer, which is 0 in evaluation mode."""
-    return layer.p if layer.training else 0.0

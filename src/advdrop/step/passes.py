@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from advdrop.choices import Noise, PassName
 from advdrop.eval_mode import eval_mode
 from advdrop.hidden import Place, modules_at, watched
-from advdrop.masks import Masks, sample_mask, scale_mask
+from advdrop.masks import Masks, sample_mask, scale_mask, use_masks
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
 from advdrop.step.comparison import Comparison
 from advdrop.step.inputs import Inputs, Weights, call
-from advdrop.step.mask_sources import GivenMasks, Layers, SampledMasks, drop_probability
+from advdrop.step.mask_sources import GivenMasks, Layers, SampledMasks, all_kept
 from advdrop.step.network import Lower, Network
 from advdrop.step.outputs import Outputs
 from advdrop.step.perturbation import Change, Perturbation
@@ -65,19 +65,21 @@ class Pass:
     Args:
         lower: the lower part of the pass.
         layers: the AdversarialDropout layers in the order in which they ran; one that ran twice is there twice.
+        p: the DROP probability of each mask.
         masks: εs, one for each run of a layer.
         logits: the output, ``(B, C)``; ``(B, C, *D)`` with places.
     """
 
     lower: Lower
     layers: Layers
+    p: tuple[float, ...]
     masks: Masks
     logits: Tensor
 
     def scale(self, masks: Masks) -> Masks:
         """Scale masks of 0 and 1 as the layers apply them."""
-        pairs = zip(self.layers, masks, strict=True)
-        return tuple(scale_mask(mask, drop_probability(layer), layer.scale) for layer, mask in pairs)
+        given = zip(masks, self.p, self.layers, strict=True)
+        return tuple(scale_mask(mask, p, layer.scale) for mask, p, layer in given)
 
 
 class Passes:
@@ -168,7 +170,8 @@ class Passes:
         with eval_mode(model):
             for layer, mode in zip(statistics.layers, training, strict=True):
                 layer.training = mode
-            with statistics.updates(False):
+            # A layer that is inserted behind a norm would be in training mode, too.
+            with statistics.updates(False), use_masks(all_kept):
                 return self.outputs.find(call(model, self.inputs(rows)))
 
     def again(self, rows: Rows) -> Pass:
@@ -245,21 +248,22 @@ class Passes:
 
     def sample(self, clean: Pass) -> Masks:
         """Return another εs for the layers of a pass."""
-        pairs = zip(clean.layers, clean.masks, strict=True)
-        return tuple(
-            sample_mask(mask, drop_probability(layer), self.generator, layer.granularity) for layer, mask in pairs
-        )
+        given = zip(clean.masks, clean.p, clean.layers, strict=True)
+        return tuple(sample_mask(mask, p, self.generator, layer.granularity) for mask, p, layer in given)
 
     def perturbable(self, rows: Rows) -> Tensor:
-        """Return the input of these rows, or raise an error if it is not one floating-point tensor."""
+        """Return the input of these rows, or raise an error if it is not one dense floating-point tensor."""
         x = self.inputs(rows)
-        if isinstance(x, Tensor) and x.is_floating_point():
-            return x
-        shown = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        shown: object = type(x).__name__
+        if isinstance(x, Tensor):
+            dense = x.layout is torch.strided and not x.is_nested
+            if dense and x.is_floating_point():
+                return x
+            shown = x.dtype if dense else x.layout
         raise TypeError(
-            f"AT and VAT change the input, which must be one floating-point tensor, got {shown}; say which module's "
-            "output they should change instead, VAT(at='embedding'), or use VAdD with a layer behind the embedding, "
-            "advdrop.insert(model, after=...)"
+            f"AT and VAT change the input, which must be one dense floating-point tensor, got {shown}; say which "
+            "module's output they should change instead, VAT(at='embedding'), or use VAdD with a layer behind the "
+            "embedding, advdrop.insert(model, after=...)"
         )
 
     def perturbed(self, x: Tensor, rows: Rows, noise: Noise) -> Tensor:
@@ -329,7 +333,7 @@ class Passes:
             lower, output = self.network.run_from(start, masks, update=update)
         else:
             lower, output = self.network.run(inputs, masks, update=update, again=again)
-        return Pass(lower, tuple(masks.layers), tuple(masks.masks), self._find(output))
+        return Pass(lower, tuple(masks.layers), tuple(masks.p), tuple(masks.masks), self._find(output))
 
     def _find(self, output: Any) -> Tensor:
         """Return the logits in what the network returned, and remember whether that was a tensor."""
@@ -354,6 +358,7 @@ class Passes:
             return
         inputs = [self._inputs_of(rows, view) for rows, view in (*whole, *under)]
         if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+            self._views_seen.clear()  # the passes run one by one and begin with the first view
             return
         sizes = [len(x) for x in inputs]
         rows_above = sum(sizes[: len(whole)])
@@ -370,7 +375,7 @@ class Passes:
         parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
         for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
             lower = SequentialLower(network, own_h, start.start, start.noise)
-            self._ready[key].append(Pass(lower, tuple(masks.layers), tuple(own_masks), own_logits))
+            self._ready[key].append(Pass(lower, tuple(masks.layers), tuple(masks.p), tuple(own_masks), own_logits))
         for key, own_h in zip(under, lowers, strict=True):
             self._ready[key].append(SequentialLower(network, own_h, start.start, start.noise))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
@@ -217,9 +218,9 @@ class Estimate:
     seconds: float
 
 
-def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
-    """Time a few updates in one process on the CPU, without whitening."""
-    print(f"timing {updates + 1} updates of {config.method} ...", file=sys.stderr, flush=True)
+def estimate(config: RunConfig, data: DataSet) -> Estimate:
+    """Time four updates in one process on the CPU, without whitening. The first one warms up and does not count."""
+    print(f"timing 4 updates of {config.method} ...", file=sys.stderr, flush=True)
     one = {"accelerator": "cpu", "devices": 1, "nodes": 1}
     config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
     keep_freed_memory()
@@ -229,11 +230,11 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
         training.trust.value = 1.0
         training.start()
         times = []
-        for _ in range(updates + 1):
+        for _ in range(4):
             start = time.perf_counter()
             training.update(config.training.updates - 1)  # at the end of the training all terms have their weights
             times.append(time.perf_counter() - start)
-    each = sum(times[1:]) / updates  # the first one warms up
+    each = fmean(times[1:])
     parameters = sum(p.numel() for p in training.network.parameters())
     return Estimate(parameters, 1000 * each, each * config.training.updates)
 

@@ -215,7 +215,7 @@ def audit(
         for layer in layers_of(
             model, rows_of(x, range(min(2, len(y))), len(y)), layers, logits=logits, channels=channels
         ):
-            with inserted(model, layer) as dropout:
+            with inserted(model, layer.name, part=layer.part, granularity=layer.granularity) as dropout:
                 lost = audited(dropout, kept, bool(singles), len(found) * sum(len(y) for _, y in kept))
             results = [
                 result

@@ -9,19 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 import advdrop
 from advdrop.choices import Ball, BudgetOf, Noise, Order, Per, Ties
+from advdrop.lab.config.section import BelowOne, Count, NotNegative, Positive, Section
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,32 +21,9 @@ if TYPE_CHECKING:
     from advdrop.objectives import Objective
 
 
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # pydantic would read True as 1
-        raise PydanticCustomError("number", "Input should be a number")
-    return value
-
-
-MOST = 10**9
-"""No number of updates, units or images is larger."""
 MOST_STEPS = 1000
 """No update makes more passes of one kind: they would take hours."""
-
-Number = Annotated[float, BeforeValidator(_no_bool)]
-Share = Annotated[Number, Field(ge=0.0, le=1.0)]
-BelowOne = Annotated[Number, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[Number, Field(gt=0.0)]
-NotNegative = Annotated[Number, Field(ge=0.0)]
-Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=MOST)]
 ModuleName = Annotated[str, Field(coerce_numbers_to_str=True)]  # modules of an nn.Sequential have numbers
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=MOST)]
-Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**62)]  # torch counts with 64 bits
-
-
-class Section(BaseModel):
-    """A part of the configuration. Unknown keys are refused, and values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=4096)
 
 
 @dataclass(frozen=True)
@@ -292,7 +261,7 @@ class Ladder(Method):
 
     own_statistics = True
     several_rows = True
-    recipe = {
+    recipe: ClassVar[Mapping[str, Any]] = {
         "data": {"overlap": True},
         "network": {"name": "ladder", "p": 0.0},
         # The clean pass of the ladder alone updates running statistics. So no companion may turn its cost off.
@@ -300,7 +269,8 @@ class Ladder(Method):
         "optimizer": {"learning_rate": 0.002, "ramp_down": 1 / 3, "beta1_end": 0.9},
         "training": {"labeled": 100, "unlabeled": 100},
     }
-    of_images = {"data": {"standardize": False, "pad_crop": 0}}  # its noise is for pixels from 0 to 1
+    # Its noise is for pixels from 0 to 1.
+    of_images: ClassVar[Mapping[str, Any]] = {"data": {"standardize": False, "pad_crop": 0}}
 
     weights: tuple[NotNegative, ...] = Field(
         (1000.0, 10.0, 0.1), min_length=1, description="λ of each layer from the input on; the last is repeated"

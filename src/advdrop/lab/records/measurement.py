@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from advdrop.lab.config.terms import Count, Whole
+from advdrop.lab.config.section import Count, Whole
 from advdrop.lab.records.record import Sealed, is_measurement
 
 LEVELS = 31  # a packed picture has the levels -31 to 31

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from advdrop.lab.choices import Labels
-from advdrop.lab.config.terms import Count, Section, Whole
+from advdrop.lab.config.section import Count, Section, Whole
 from advdrop.lab.config.values import first_error
 from advdrop.lab.files import read_json, write_text
 

@@ -19,7 +19,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from advdrop.lab.config.config import RunConfig
-from advdrop.lab.config.terms import METHODS, Count, NotNegative, Number, Section, Whole
+from advdrop.lab.config.section import Count, NotNegative, Number, Section, Whole
+from advdrop.lab.config.terms import METHODS
 from advdrop.lab.config.values import first_error
 from advdrop.lab.files import read_json
 from advdrop.lab.records.record import RecordError

@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
 from advdrop.lab.config.config import MethodName, RunConfig, parse_method
-from advdrop.lab.config.terms import METHODS, Count, Section
+from advdrop.lab.config.section import Count, Section
+from advdrop.lab.config.terms import METHODS
 from advdrop.lab.config.values import ConfigError, check_known, first_error, listed, merged, read_yaml
 
 FOLDER = Path(__file__).parent / "paper"

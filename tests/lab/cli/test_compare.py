@@ -8,7 +8,8 @@ import pytest
 from advdrop.lab.cli import compare
 from advdrop.lab.cli.main import main
 from advdrop.lab.engine import RunDirectory
-from advdrop.lab.engine.jobs import Jobs, StoppedError
+from advdrop.lab.engine.jobs import Jobs
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.engine.training import DivergedError
 
 TINY = [

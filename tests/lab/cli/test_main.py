@@ -23,7 +23,7 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.sources import SOURCES, load
 from advdrop.lab.engine import RunDirectory
-from advdrop.lab.engine.run import StoppedError
+from advdrop.lab.engine.signals import StoppedError
 
 TINY = [
     "--dataset", "digits", "--labels", "20", "--updates", "4", "--set", "network.name=mlp", "--set",

@@ -11,9 +11,9 @@ from advdrop.lab.data import DataSet, Examples
 from advdrop.lab.engine import RunDirectory, rundir, train
 from advdrop.lab.engine.companion import blended
 from advdrop.lab.engine.continuing import load_start, names_of_head, start_of
-from advdrop.lab.engine.run import StoppedError
 from advdrop.lab.engine.rundir import RunError
 from advdrop.lab.engine.seal import seal_of
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.records.record import record_of
 from advdrop.schedules import learning_rate
 from runs import rings, tiny

@@ -21,8 +21,9 @@ from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.devices import resolve_auto, resumed_config
 from advdrop.lab.engine.jobs import Cell, Jobs, Outcome, Result, jobs_of, run_cells
 from advdrop.lab.engine.progress import duration, makespan
-from advdrop.lab.engine.run import StoppedError, estimate, split_of
+from advdrop.lab.engine.run import estimate, split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.files import read_json, write_text
 from advdrop.lab.records.record import RecordError, record_of
 from advdrop.lab.report.answer import BASELINE, FILE, Answer, read_answer, unlike, with_answers

@@ -64,9 +64,6 @@ def _close(one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[floa
     return all(abs(first - second) <= tolerance for first, second in pairs)
 
 
-read_measurement = Measurement.read
-
-
 def measurements(path: Path) -> list[Measurement]:
     """Return all measurements of a folder, or the one of a file."""
     files = [path] if path.is_file() else sorted(path.rglob("*.json"))

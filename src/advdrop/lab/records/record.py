@@ -164,9 +164,6 @@ class Record(Sealed):
             yield f"{self.test_error_percent} % of {self.test_images} images is no whole number of images"
 
 
-read_record = Record.read
-
-
 def record_of(run: RunDirectory, **place: str) -> Record:
     """Make the record of a finished run. A place in a suite has the names suite, protocol, preset, column and row."""
     values = {name: run.result[name] for name in Record.model_fields if name in run.result} | place

@@ -117,29 +117,29 @@ def ordinary(name: str, tensor: Tensor) -> None:
 
 def fraction(name: str, value: float) -> float:
     """Return ``value`` as a float in [0, 1], or raise an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number in [0, 1], got {value!r} ({type(value).__name__})")
-    if not 0.0 <= value <= 1.0:
+    if not 0.0 <= _number(name, value, "a number in [0, 1]") <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], got {value!r}")
     return float(value)
 
 
 def positive(name: str, value: float) -> float:
     """Return ``value`` as a finite float above zero, or raise an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
-    if not 0.0 < value < float("inf"):
+    if not 0.0 < _number(name, value) < float("inf"):
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
     return float(value)
 
 
 def not_negative(name: str, value: float) -> float:
     """Return ``value`` as a finite float of at least zero, or raise an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
-    if not 0.0 <= value < float("inf"):
+    if not 0.0 <= _number(name, value) < float("inf"):
         raise ValueError(f"{name} must be zero or more and finite, got {value!r}")
     return float(value)
+
+
+def _number(name: str, value: float, kind: str = "a number") -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be {kind}, got {value!r} ({type(value).__name__})")
+    return value
 
 
 def count(name: str, value: int, least: int = 1) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -157,7 +156,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _collapse(self, outputs: Array, plain: Array) -> str:
-        """Return what is wrong with predictions beside those of labels-only members, or nothing."""
+        """Return what is wrong with predictions, compared with those of labels-only members, or an empty text."""
 
     def _fit(self, x: Array, y: Array, labeled: Array, weights: Array | None, outputs: int) -> Self:
         """Train new members.
@@ -304,10 +303,10 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         outputs: int,
         members: int,
         *,
+        progress: Progress,
         trust: float = 1.0,
         groups: int = 1,
         course: list[Array] | None = None,
-        progress: Progress | None = None,
     ) -> Training:
         """Train new members from beginning to end.
 
@@ -316,11 +315,11 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             table: the rows.
             outputs: the number of outputs of a network.
             members: how many.
+            progress: called after each part.
             trust: the factor of λ.
             groups: see :meth:`_consistency`.
             course: the predictions for watched rows after each part of the labels-only training, which adds them; the
                 semi-supervised training is compared with them.
-            progress: is told after each part.
         """
         training = self._training(arm, outputs, members, groups)
         training.trust.value = trust
@@ -334,10 +333,9 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         for part in range(parts):
             begin, end = part / parts, (part + 1) / parts
             losses.append(training.train(table, round(end * updates) - round(begin * updates), begin, end))
-            if progress is not None:
-                progress.training(ARMS[arm], part + 1, parts, losses[-1])
+            progress.training(ARMS[arm], part + 1, parts, losses[-1])
             if course is not None and arm == "plain" and len(watched):
-                course.append(self._mean(_members_outputs(training, watched)))
+                course.append(self._mean(training.outputs(watched)))
             watch = arm == "semi" and training.updates >= EARLY and part + 1 < parts
             if course and watch and self.weight and training.trust.value:
                 self._watch(training, watched, course[part])
@@ -351,7 +349,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         They are compared with those of the labels-only members after the same part of their training: early in the
         training, predictions are not certain anyway.
         """
-        if reason := self._collapse(self._mean(_members_outputs(training, rows)), plain):
+        if reason := self._collapse(self._mean(training.outputs(rows)), plain):
             training.trust.value, self.collapsed_ = 0.0, True
             warnings.warn(
                 f"the predictions for unlabeled rows collapse: {reason}. The rest of the training uses the labels "
@@ -376,9 +374,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         skill = self._skill(y[tested], self._held_out(self._plain, x[tested], fold[tested]))
         return skill, int(tested.sum())
 
-    def _measure_gain(
-        self, x: Array, y: Array, fold: Array, table: Table, outputs: int, progress: Progress | None
-    ) -> None:
+    def _measure_gain(self, x: Array, y: Array, fold: Array, table: Table, outputs: int, progress: Progress) -> None:
         """Train once more with each part of the labels left out, and compare with the labels-only members."""
         assert self._plain is not None
         members = 4 * FOLDS
@@ -391,8 +387,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             self._scores(y[tested], self._held_out(training, x[tested], fold[tested]))
             for training in (semi, self._plain)
         )
-        gains = with_rows - without
-        self.unlabeled_gain_ = Gain.of(gains)
+        self.unlabeled_gain_ = Gain.of(with_rows - without)
 
     @plain_modes()
     def _table(self, x: Array, y: Array, labeled: Array, weights: Array | None) -> tuple[Array, Table]:
@@ -412,7 +407,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
         They are computed in float64, so that no row depends on the size of its batch.
         """
-        return _members_outputs(training, self._scaled(x, torch.float64))
+        return training.outputs(self._scaled(x, torch.float64))
 
     def _scaled(self, x: Any, dtype: torch.dtype) -> Rows:
         """Return standardized rows."""
@@ -437,15 +432,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         x = self._features(X)
         arms = [arm for arm in (self._semi, self._plain) if arm is not None]
         return np.concatenate([np.stack([self._mean(one[None]) for one in self._outputs(arm, x)]) for arm in arms])
-
-
-@plain_modes()
-@torch.no_grad()
-def _members_outputs(training: Training, rows: Rows) -> Array:
-    """Return the outputs of each member for scaled rows, ``(K, N, C)``, in their precision."""
-    exact = copy.deepcopy(training.network).to(rows.dtype).eval()
-    parts = [exact(part).unflatten(0, (training.members, -1)) for part in rows.split(4096)]
-    return np.asarray(torch.cat(parts, 1).cpu())
 
 
 def _hidden(sizes: int | Sequence[int]) -> list[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
@@ -18,6 +20,7 @@ from advdrop.masks import AdversarialDropout
 from advdrop.objectives import Objective, Term
 from advdrop.randomness import derived_generator
 from advdrop.schedules import Ramp, ramp_down
+from advdrop.sklearn.labels import Array
 from advdrop.sklearn.members import perceptrons
 from advdrop.sklearn.rows import Rows
 from advdrop.step import batch
@@ -218,6 +221,14 @@ class Training:
                 f"(standardize=True brings them to one scale), or learning_rate={self.learning_rate} is too large"
             )
         return mean
+
+    @plain_modes()
+    @torch.no_grad()
+    def outputs(self, rows: Rows) -> Array:
+        """Return the outputs of each member without dropout for scaled rows, ``(K, N, C)``, in their precision."""
+        exact = copy.deepcopy(self.network).to(rows.dtype).eval()
+        parts = [exact(part).unflatten(0, (self.members, -1)) for part in rows.split(4096)]
+        return np.asarray(torch.cat(parts, 1).cpu())
 
     @torch.no_grad()
     def rescale(self, factor: float, shift: float) -> None:

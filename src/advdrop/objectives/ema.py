@@ -25,7 +25,7 @@ class EMA:
     As the target of a term, ``VAdD(target=EMA())``, it gives g(x) = f(x, θ') in evaluation mode and without gradients.
     The step then updates it at the beginning of each training step, when θ has the last update of the optimizer, and
     saves it in its ``state_dict``. All ranks of ``torch.distributed`` have the same weights, so they compute the same
-    average without communication. You can also use it by itself: call :meth:`update` behind ``optimizer.step()``.
+    average without communication. You can also use it by itself: call :meth:`update` after ``optimizer.step()``.
 
     α is min(1 − 1/(t + 1), decay) after t updates, so the first ones are a plain mean and the initial weights are soon
     forgotten. Floating-point buffers, such as the running statistics of batch norm, are averaged as well; integers are

@@ -1,4 +1,4 @@
-"""The Γ model: the output without noise should be what can be told from the noisy output."""
+"""The Γ model: the output without noise should be predictable from the noisy output."""
 
 from __future__ import annotations
 

@@ -31,15 +31,15 @@ from advdrop.sklearn.training import ANNEALED, Table, Training, plain_modes
 from advdrop.trust import trust_in
 
 PARTS = 20
-"""A training is watched for a collapse, and its loss is recorded, so many times."""
+"""How many times in a training the predictions are checked for a collapse and the loss is recorded."""
 EARLY = 50
-"""After fewer updates, predictions may look like a collapse by chance, so they are not watched."""
+"""After fewer updates, predictions may look like a collapse by chance, so they are not checked."""
 WATCHED = 1000
 """The number of unlabeled rows that are watched, at most."""
 ENOUGH = 20
 """The number of labels of each class from which the gain by unlabeled rows is measured."""
 FEWEST_UPDATES, MOST_UPDATES, EPOCHS = 250, 4000, 40
-"""Automatic length: so many passes over the labeled rows, within these limits."""
+"""The automatic length of a training: its limits in updates, and the passes over the labeled rows."""
 ARMS = {"plain": "labels only", "semi": "with unlabeled rows", "semi held out": "measuring the gain"}
 """What the progress calls each training."""
 
@@ -259,7 +259,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
         Args:
             members: K.
-            groups: the members form so many groups that learn from each other only within their group.
+            groups: the number of groups that the members form; they learn from each other only within their group.
         """
         numbers = self._divergences[1] is mse
         together = members > groups
@@ -443,5 +443,5 @@ def _hidden(sizes: int | Sequence[int]) -> list[int]:
 
 
 def _auto_updates(labels: int, batch_size: int) -> int:
-    """Return the length of a training for so many labeled rows."""
+    """Return the length of a training for this many labeled rows."""
     return min(max(FEWEST_UPDATES, EPOCHS * ceil(labels / batch_size)), MOST_UPDATES)

@@ -33,7 +33,7 @@ SMALL = 4_000_000
 ANNEALED = 0.3
 """The last part of the training, in which the learning rate goes to zero."""
 CHECKED = 10
-"""Values are checked in so many of the first updates."""
+"""The number of first updates in which values are checked."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from advdrop.step.tape import Restart, Tape
 from advdrop.step.together import all_modules
 
 MOST_RESTARTS = 3
-"""A network is not recorded any more after this many passes had to start again."""
+"""A network is no longer recorded after this many passes had to start again."""
 
 
 class AnyNetwork(Network):

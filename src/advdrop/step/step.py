@@ -52,8 +52,8 @@ class Step(nn.Module):
     It is one module, so ``DistributedDataParallel(step)`` distributes the whole step. Its ``state_dict`` has everything
     that is needed to resume the training, such as the table of temporal ensembling.
 
-    Modules that a term trains beside the network, such as the heads of deep supervision, are in ``step.trained``. Give
-    an optimizer ``step.parameters()``, so that it trains them too.
+    Modules that a term trains with the network, such as the heads of deep supervision, are in ``step.trained``. Give an
+    optimizer ``step.parameters()``, so that it trains them too.
 
     Args:
         model: the network. Terms such as VAdD need an AdversarialDropout layer in it, see :func:`advdrop.insert`.

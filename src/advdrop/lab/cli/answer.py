@@ -33,7 +33,7 @@ from advdrop.lab.report.statistics import paired_images
 from advdrop.presets import PRESETS
 
 SUFFIX = re.compile(r"-baseline(-\d+)?$")
-"""The end of the name of a run that learns from the labels alone, beside the run that it is compared with."""
+"""The end of the name of a run that learns from the labels alone, for the comparison with another run."""
 LARGEST = 96
 """Pixels of the longer side of a small picture."""
 Pair = tuple[RunDirectory, RunDirectory]

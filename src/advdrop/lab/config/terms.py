@@ -142,7 +142,7 @@ class Sajjadi(Method):
     """Transformation stability and mutual exclusivity (Sajjadi et al.)."""
 
     passes: Count = Field(4, ge=2, le=MOST_STEPS, description="passes, each on a view of its own")
-    mutual_exclusivity: NotNegative = Field(0.1, description="weight of mutual exclusivity beside it")
+    mutual_exclusivity: NotNegative = Field(0.1, description="weight of mutual exclusivity, which is added")
 
     def objective(self, examples: int, classes: int) -> Objective:
         """Return both terms, computed on the same passes."""
@@ -244,7 +244,7 @@ class NoFlips(VaddQe):
 
 
 class Gamma(Method):
-    """The Γ model: tell the output without noise from the noisy output."""
+    """The Γ model: predict the output without noise from the noisy output."""
 
     several_rows = True
 
@@ -257,7 +257,7 @@ class Gamma(Method):
 
 
 class Ladder(Method):
-    """Ladder network: tell each layer without noise from the noisy layer and the layer above."""
+    """Ladder network: predict each layer without noise from the noisy layer and the layer above."""
 
     own_statistics = True
     several_rows = True
@@ -318,7 +318,7 @@ class GanFm(Generative):
 
 
 class Dsn(Method):
-    """Deep supervised net: tell the classes from hidden layers, too."""
+    """Deeply-supervised net: predict the classes from hidden layers, too."""
 
     semi_supervised = False
 

@@ -101,7 +101,7 @@ def app_of(model: Model, name: str, host: str = "127.0.0.1", limits: Limits | No
 
 
 class Turns:
-    """Counts the requests that are being answered, and refuses more than so many."""
+    """Counts the requests that are being answered, and refuses more than ``most`` of them."""
 
     def __init__(self, most: int) -> None:
         self.most, self.now = most, 0
@@ -176,9 +176,9 @@ def classify(model: Model, content: bytes) -> dict[str, Any]:
 
 
 def allowed_host(header: str, host: str) -> bool:
-    """Whether a ``Host`` header names this server: an address, localhost, or the name that was given.
+    """Return True if a ``Host`` header names this server: an address, localhost, or the name that was given.
 
-    Any other name may be that of a page that had its name point to this machine, to read answers that are not for it.
+    Any other name may be that of a web page whose name was made to point to this machine, so that it can read answers.
 
     >>> [allowed_host(name, "lab.local") for name in ("localhost:8000", "[::1]:80", "lab.local", "evil.example", "")]
     [True, True, True, False, False]

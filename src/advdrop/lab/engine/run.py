@@ -67,7 +67,7 @@ def train(
         config: the run, see ``advdrop.lab.config.recipes.resolve``.
         path: the run directory.
         resume: continue the run in that directory. A finished one needs ``updates``.
-        updates: extend the run that is resumed to so many updates, see ``continuing.extended``.
+        updates: extend the run that is resumed to this many updates, see ``continuing.extended``.
         force: replace the run in that directory.
         data: the examples, if they are not those that ``config.dataset`` names.
         progress: whether to show the progress.

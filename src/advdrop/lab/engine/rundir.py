@@ -132,7 +132,7 @@ class RunDirectory:
     def _replace(
         self, config: RunConfig, split: LabelSplit, fill: Callable[[RunDirectory], None] | None = None
     ) -> None:
-        """Write a run beside this one, with what ``fill`` adds, and let it take the place of this one."""
+        """Write a run next to this one, with what ``fill`` adds, and let it take the place of this one."""
         new = RunDirectory(self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:12]}.part"))
         made = [folder for folder in self.path.parents if not folder.exists()]
         try:

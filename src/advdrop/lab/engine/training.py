@@ -211,7 +211,7 @@ class Metrics:
 
 @dataclass
 class History:
-    """What a checkpoint holds of a run, beside the state of its training."""
+    """What a checkpoint holds of a run, in addition to the state of its training."""
 
     update: int = 0  # the number of updates done
     rows: list[Row] = field(default_factory=list)  # the metrics of each epoch

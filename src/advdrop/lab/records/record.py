@@ -34,7 +34,7 @@ class RecordError(ValueError):
 
 
 class Sealed(Section):
-    """A file with a digest of its content. A file that was edited by hand does not have its digest any more."""
+    """A file with a digest of its content. A file that was edited by hand no longer has the right digest."""
 
     digest: str = ""
     columns: ClassVar[str]  # the field with lists of numbers, each of which becomes a line of the file

@@ -55,7 +55,7 @@ class Changed(Section):
 
 
 class Answer(Section):
-    """The content of ``answer.json``, beside the runs that were compared."""
+    """The content of ``answer.json``, which is in the folder of the runs that were compared."""
 
     format: Literal["advdrop answer 1"] = "advdrop answer 1"
     method: Name
@@ -145,7 +145,7 @@ def answer_in_words(results: Results) -> str:
 
 
 def unlike(one: RunConfig, other: RunConfig) -> list[str]:
-    """Return the keys in which two runs of a seed differ beside their method. With any, no answer comes from them."""
+    """Return the keys in which two runs of a seed differ apart from their method. With any, they give no answer."""
     ignored = (*OF_THE_METHOD, *MACHINE, *HABITS, "seed")
     return [key for key in one.differences(other) if not key.startswith(ignored)]
 

@@ -314,7 +314,7 @@ def _deviations(suite: Suite, records: Iterable[Record]) -> list[Deviation]:
 
 
 def choices(record: Record, suite: Suite) -> list[Choice]:
-    """Return every choice of a run beside the paper's, if the suite has the paper's protocol.
+    """Return every choice of a run together with the paper's, if the suite has the paper's protocol.
 
     The paper's run has the paper's length and preset, and none of the settings of a row that is ours: one without a
     number of the paper.

@@ -1,4 +1,4 @@
-"""The theorem on data: its identities, and how coefficients shrink with δ and with k, beside lasso and ridge."""
+"""The theorem on data: its identities, and how coefficients shrink with δ and with k, compared with lasso and ridge."""
 
 from __future__ import annotations
 

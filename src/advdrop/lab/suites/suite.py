@@ -20,8 +20,7 @@ from advdrop.lab.config.values import ConfigError, check_known, first_error, lis
 FOLDER = Path(__file__).parent / "paper"
 MACHINE = ("engine.accelerator", "engine.devices", "engine.nodes", "engine.accumulate", "engine.memory_format")
 HABITS = ("engine.checkpoint_seconds", "engine.tensorboard")
-"""Settings that make no other run: where it computes, and what it writes during the training."""
-
+"""Settings that do not count as differences between runs: where a run computes, and what it writes while it trains."""
 
 OPTIONAL = (
     ("", "unlabeled"),
@@ -31,7 +30,7 @@ OPTIONAL = (
     ("network", "earlier"),
     ("training", "earlier"),
 )
-"""Keys that records of the first version do not have. Without a value they make no other fingerprint."""
+"""Keys that records of the first version do not have. Without a value they do not change the fingerprint."""
 
 
 class Reported(NamedTuple):

@@ -79,7 +79,7 @@ def insert(
     granularity: Granularity = "unit",
     part: Part = None,
 ) -> Model:
-    """Insert an AdversarialDropout layer behind one or more modules of a network, in place.
+    """Insert an AdversarialDropout layer after one or more modules of a network, in place.
 
     The network keeps its class, attributes, arguments and ``state_dict`` keys, so the same checkpoint fits the network
     with and without the layers. :func:`remove` takes the layers out.
@@ -128,7 +128,7 @@ def remove(network: Model) -> Model:
 
 
 def inserted_layers(network: nn.Module, inside: bool = True) -> list[AdversarialDropout]:
-    """Return the layers that :func:`insert` put into a network, or only those directly behind the module itself."""
+    """Return the layers that :func:`insert` put into a network, or only those directly after the module itself."""
     modules = network.modules() if inside else [network]
     hooks = [module._forward_hooks.get(KEY) for module in modules]
     return [hook.layer for hook in hooks if isinstance(hook, InsertedLayer)]
@@ -142,7 +142,7 @@ def adversarial_layers(network: nn.Module) -> list[AdversarialDropout]:
 
 @dataclass(frozen=True)
 class Place:
-    """A module that a layer could be inserted behind.
+    """A module after which a layer could be inserted.
 
     Args:
         name: for ``after``.

@@ -159,7 +159,7 @@ def is_bypassed(model: nn.Module, x: Inputs, name: str, part: Part, logits: Call
 
 @contextmanager
 def inserted(model: nn.Module, name: str, **options: Any) -> Iterator[AdversarialDropout]:
-    """Insert an AdversarialDropout layer behind a module inside the block; one that is there is put back afterwards."""
+    """Insert an AdversarialDropout layer after a module inside the block; one that is there is put back afterwards."""
     module = dict(model.named_modules(remove_duplicate=False)).get(name)
     hooks: dict[Any, Any] = {} if module is None else module._forward_hooks
     before = hooks.pop(KEY, None)

@@ -302,7 +302,7 @@ class AdversarialDropoutMixin(_Base):
         after = self.after
         if after is None:
             if not has_rows(self.train_dataset):
-                raise ValueError("say behind which module the layer goes, after=...: train_dataset has no first row")
+                raise ValueError("say after which module the layer goes, after=...: train_dataset has no first row")
             collate = self._label_missing(self.get_test_dataloader(self.train_dataset).collate_fn)
             batch = collate([self.train_dataset[0]])
             after = place_before_output(self.model, self._prepare_inputs(dict(batch)), self.label_names)
@@ -320,7 +320,7 @@ class AdversarialDropoutTrainer(AdversarialDropoutMixin, Trainer):
         args: what a ``Trainer`` takes, in its order, starting with the model and the ``TrainingArguments``.
         objective: a weighted sum of terms; by default ``CrossEntropy() + Ramp(1.0, over=0.3) * VAdD()``. Progress is
             the share of ``max_steps`` that is done.
-        after: the name of the module that the AdversarialDropout layer is inserted behind, or several names. By
+        after: the name of the module after which the AdversarialDropout layer is inserted, or several names. By
             default the module that feeds the output layer. A model that has a layer, and an objective that needs none,
             get none.
         unlabeled_dataset: rows without labels, with the columns of ``train_dataset``. Each step takes the next ones, in
@@ -386,7 +386,7 @@ def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names
             return place.name
     last = ", ".join(place.name for place in found[-5:])
     raise ValueError(
-        f"no module that feeds the output layer of {type(model).__name__} was found; say behind which one the layer "
+        f"no module that feeds the output layer of {type(model).__name__} was found; say after which one the layer "
         f"goes, after=... The last that ran are {last}"
     )
 

@@ -481,9 +481,7 @@ def test_your_own_half_labeled_npz_trains(capsys, tmp_path, monkeypatch):
     for command in ("evaluate", "explain", "audit"):
         code, _, err = advdrop_says(capsys, command, "own-all-vadd-qe-0")
         assert code == 2
-        assert (
-            f"was trained on {tmp_path / 'own.npz'}, which is not there any more; put it back, or give its new" in err
-        )
+        assert f"was trained on {tmp_path / 'own.npz'}, which is not there anymore; put it back, or give its new" in err
         assert advdrop_says(capsys, command, "own-all-vadd-qe-0", "--dataset", "../moved.npz")[0] == 0
     assert "put it back" in advdrop_says(capsys, "train", "--resume", "own-all-vadd-qe-0", "--updates", "9")[2]
     code, out, _ = advdrop_says(capsys, "data", "check", "../moved.npz")

@@ -174,7 +174,7 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
             if path.name.casefold() in NO_LABEL:
                 add_folder(path, "", False)
             elif path not in parts:
-                notes.append(f"{path} is ignored: beside train, only test and unlabeled are read")
+                notes.append(f"{path} is ignored: besides train, only test and unlabeled are read")
     return items, [*notes, *_ignored(others)]
 
 

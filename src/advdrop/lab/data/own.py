@@ -175,7 +175,7 @@ def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:
         return y != "", y
     if y.dtype == np.uint64 and y.max(initial=0) > np.iinfo(np.int64).max:
         raise DataError(
-            f"{part.where} has labels up to {y.max()}, more than an int64 can hold; number the classes anew"
+            f"{part.where} has labels up to {y.max()}, more than an int64 can hold; number the classes from 0"
         )
     y = y.astype(np.int64)
     return y != UNLABELED, y

@@ -335,7 +335,7 @@ def _refuse_moved(run: RunDirectory) -> None:
     place = run.config.dataset
     if place not in DATASETS and not Path(place).expanduser().exists():
         raise RunError(
-            f"{run.path} was trained on {place}, which is not there any more; put it back, or give its new place with "
+            f"{run.path} was trained on {place}, which is not there anymore; put it back, or give its new place with "
             "--dataset, an option of evaluate, explain and audit"
         )
 

@@ -130,7 +130,7 @@ class Suite(Section):
         for pair in self.compare:
             self._check_trained("compare", pair)
             if pair[0] == pair[1]:
-                raise ValueError(f"compare has row {pair[0]!r} beside itself; name two rows")
+                raise ValueError(f"compare has row {pair[0]!r} twice in a pair; name two rows")
         for curve in self.curves:
             self._check_trained("curves", curve.values)
         cells = [f"{column}/{row}" for column in self.columns for row in self.rows]

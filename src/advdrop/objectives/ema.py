@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from advdrop import checks
+from advdrop.divergences import full_precision
 from advdrop.objectives.same import Same
 
 if TYPE_CHECKING:
@@ -159,4 +160,4 @@ def _averaged(tensor: Tensor) -> bool:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.detach()
+    return full_precision(tensor.detach())

@@ -154,16 +154,16 @@ def test_more_requests_than_the_limit_are_refused(image_run):
         return {"type": "http.request", "body": b"", "more_body": False}
 
     assert call(app, receive) == (503, {"error": "The server is busy; try again in a moment."})
-    turns = server.Turns(1)
+    slots = server.Slots(1)
 
     async def fail():
-        async with turns.taken():
+        async with slots.taken():
             raise KeyError
 
     for _ in range(3):
         with pytest.raises(KeyError):
             asyncio.run(fail())
-    assert turns.now == 0
+    assert slots.now == 0
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ What is compared: the test error of a method that uses unlabeled images with tha
 same labels alone. Both have the same network, number of updates, augmentation and seeds, and predict the same test
 images. No training step sees a test image. What differs is the whole method: where its terms help with the labeled
 images as well, that counts too. The method is the last one of ``advdrop compare --methods`` that uses unlabeled images
-and differs from ``dropout`` in nothing else (see ``unlike``), whatever the errors are, so that nothing is chosen with
-the test images. For the interval see ``paired_images`` in ``statistics.py``.
+and differs from ``dropout`` in nothing else (see ``other_differences``), whatever the errors are, so that nothing is
+chosen with the test images. For the interval see ``paired_images`` in ``statistics.py``.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def answer_in_words(results: Results) -> str:
     return f"{start}: {text}, {points_in_words(points.mean, points.margin)} ({found.n} seeds)."
 
 
-def unlike(one: RunConfig, other: RunConfig) -> list[str]:
+def other_differences(one: RunConfig, other: RunConfig) -> list[str]:
     """Return the keys in which two runs of a seed differ apart from their method. With any, they give no answer."""
     ignored = (*OF_THE_METHOD, *MACHINE, *HABITS, "seed")
     return [key for key in one.differences(other) if not key.startswith(ignored)]
@@ -159,7 +159,7 @@ def _rivals(results: Results) -> tuple[str, str] | None:
     for other, method in reversed(rows.items()):
         if method == BASELINE or not any(METHODS[term].semi_supervised for term in method.split("+")):
             continue
-        alike = [key for key in rows if rows[key] == BASELINE and not unlike(configs[key], configs[other])]
+        alike = [key for key in rows if rows[key] == BASELINE and not other_differences(configs[key], configs[other])]
         if len(alike) == 1:
             return alike[0], other
     return None

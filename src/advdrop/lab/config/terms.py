@@ -329,7 +329,7 @@ class Dsn(Method):
         import torch
         from torch import nn
 
-        from advdrop.schedules import Fade
+        from advdrop.schedules import fade
 
         if setup is None:
             raise TypeError("deep supervision must know the network; give objective_of a setup")
@@ -343,7 +343,7 @@ class Dsn(Method):
                 "--set 'objective.terms.dsn.places=[norms.0]'"
             )
         x = torch.zeros(2, *setup.shape)  # only the shapes of the hidden layers matter
-        return Fade() * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
+        return fade * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
 
 
 class Terms(Section):

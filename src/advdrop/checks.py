@@ -26,7 +26,7 @@ When = Literal["auto", "always", "never"]
 FIRST_STEPS = 3
 """The number of times each check looks at the values of a device tensor under ``"auto"``."""
 
-_told: ContextVar[set[str] | None] = ContextVar("advdrop_told", default=None)
+_given: ContextVar[set[str] | None] = ContextVar("advdrop_given_warnings", default=None)
 _when: ContextVar[When] = ContextVar("advdrop_value_checks", default="auto")
 _looked: Counter[str] = Counter()
 
@@ -64,22 +64,22 @@ def due(check: str, tensor: Tensor) -> bool:
 
 
 @contextmanager
-def told_once(told: set[str]) -> Iterator[None]:
-    """Give each warning of :func:`warn_once` once for this set inside the ``with`` block."""
-    token = _told.set(told)
+def warnings_once(given: set[str]) -> Iterator[None]:
+    """Inside the ``with`` block, give a warning of :func:`warn_once` only if it is not in this set, and add it."""
+    token = _given.set(given)
     try:
         yield
     finally:
-        _told.reset(token)
+        _given.reset(token)
 
 
 def warn_once(message: str) -> None:
-    """Give a warning, unless it was given before for the set of :func:`told_once`."""
-    told = _told.get()
-    if told is None or message not in told:
+    """Give a warning, unless it was given before, see :func:`warnings_once`."""
+    given = _given.get()
+    if given is None or message not in given:
         warnings.warn(message, stacklevel=3)
-    if told is not None:
-        told.add(message)
+    if given is not None:
+        given.add(message)
 
 
 def several_outputs(logits: Tensor) -> None:

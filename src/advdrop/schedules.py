@@ -67,6 +67,23 @@ def fade(progress: float) -> float:
     return 1.0 - progress
 
 
+@dataclass
+class Factor:
+    """A factor of a weight whose value is changed in the course of a training, such as the trust in unlabeled data.
+
+    >>> factor = Factor(0.25)
+    >>> factor(0.1), factor(0.9)
+    (0.25, 0.25)
+    """
+
+    value: float = 1.0
+
+    def __call__(self, progress: float) -> float:
+        """Return the value; it does not depend on the progress."""
+        del progress
+        return self.value
+
+
 @dataclass(frozen=True)
 class Ramp:
     """A schedule λ(t) that grows to ``maximum`` while progress goes from 0 to ``over``, see :func:`ramp_up`.

@@ -26,7 +26,7 @@ from advdrop.insertion import adversarial_layers, insert, places
 from advdrop.integrations.rows import UNLABELED, LabelMissing, has_rows, shuffled, some_rows
 from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, TemporalEnsembling, VAdD
 from advdrop.randomness import derived_seed
-from advdrop.schedules import Ramp
+from advdrop.schedules import Factor, Ramp
 from advdrop.step.batch import row_count
 from advdrop.step.outputs import ATTENTION_MASK, Classes, Logits, Mask
 from advdrop.step.step import Loss, Step, weight_at
@@ -102,7 +102,7 @@ class AdversarialDropoutMixin(_Base):
         self.unlabeled_batch_size = checks.count("unlabeled_batch_size", wanted)
         self.last_loss: Loss | None = None
         self._step: Step | None = None
-        self._labeled_share, self._other_share = _Share(), _Share()
+        self._labeled_share, self._other_share = Factor(), Factor()
         self._unlabeled_rows: tuple[Any, Callable[[Any], Any]] | None = None
         self._turn = (-1, 0)
         self._update_rows: tuple[int, list[int]] = (-1, [])
@@ -351,16 +351,6 @@ class _SaveObjective(TrainerCallback):
         if step is not None and args.should_save and folder.is_dir() and (own := step.objective.state_dict()):
             torch.save(own, folder / f".{STATE}")
             (folder / f".{STATE}").replace(folder / STATE)
-
-
-class _Share:
-    """A factor of a weight that the trainer sets before each step."""
-
-    value = 1.0
-
-    def __call__(self, progress: float) -> float:
-        del progress
-        return self.value
 
 
 def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names: Sequence[str] = ()) -> str:

@@ -19,14 +19,13 @@ from advdrop.divergences import Divergence
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import Objective, Term
 from advdrop.randomness import derived_generator
-from advdrop.schedules import Ramp, ramp_down
+from advdrop.schedules import Factor, Ramp, ramp_down
 from advdrop.sklearn.labels import Array
 from advdrop.sklearn.members import perceptrons
 from advdrop.sklearn.rows import Rows
 from advdrop.step import batch
 from advdrop.step.passes import Passes
 from advdrop.step.step import Loss, Step
-from advdrop.trust import Trust
 
 SMALL = 4_000_000
 """Up to this number of multiplications in the largest layer, a second thread makes an update slower."""
@@ -175,7 +174,7 @@ class Training:
         self.seed = seed
         self.updates = 0
         self.supervised = WeightedLoss(supervised, members)
-        self.trust = Trust(1.0)
+        self.trust = Factor(1.0)
         objective: Objective = self.supervised
         if consistency is not None:
             objective = self.supervised + self.trust * (Ramp(weight, over=ramp) * consistency)

@@ -43,7 +43,7 @@ from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
 from advdrop.lab.models.ladder import DenoisingCost, ladder_in
 from advdrop.randomness import borrowed_noise, derived_seed
-from advdrop.trust import Trust
+from advdrop.schedules import Factor
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -192,7 +192,7 @@ def training_of(
     companion = None
     if isinstance(network, Blend):
         companion = Companion(network, data.train, split, preprocess, config.seed)
-    trust = Trust(1.0 if companion is None else 0.0)
+    trust = Factor(1.0 if companion is None else 0.0)
     stored = data.train.x.dtype == torch.uint8
     setup = Setup(main_network(network), data.shape, stored, preprocess.to(fabric.device))
     objective = objective_of(config, len(data.train), len(data.classes), trust, setup)

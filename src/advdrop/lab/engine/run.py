@@ -122,24 +122,30 @@ def train(
             run.extend(config, state)
         shown = Progress(config.training.updates, history.update, name or run.path.name, show=show, tell=tell)
         evaluate = partial(_errors, training.network, data, split, preprocess)
-        with run.locked() if main else nullcontext():
-            try:
-                training.start()
-                if state:
-                    with reading(run.checkpoint, RunError, RESTART):
-                        training.load_state(state)
-                Recorder(training, history, run, shown, evaluate).fit()
-                return _finish(training, history, run, data) if main else {}
-            except KeyboardInterrupt:
-                raise StoppedError(f"stopped; resume with: {run.how_to_resume}") from None
-            except OSError as error:  # a full disk or a lost folder is not a wrong argument
-                raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
-            except RuntimeError as error:
-                if missing := memory_in(error):
-                    raise RuntimeError(f"{missing}; make room, then resume with: {run.how_to_resume}") from error
-                if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
-                    raise
-                raise RuntimeError(f"{_of_another_process(error)}; resume with: {run.how_to_resume}") from None
+        with run.locked() if main else nullcontext(), _resumable(run, fabric.world_size):
+            training.start()
+            if state:
+                with reading(run.checkpoint, RunError, RESTART):
+                    training.load_state(state)
+            Recorder(training, history, run, shown, evaluate).fit()
+            return _finish(training, history, run, data) if main else {}
+
+
+@contextmanager
+def _resumable(run: RunDirectory, processes: int) -> Iterator[None]:
+    """Turn what stops a training before its end into an error that says how to resume it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped; resume with: {run.how_to_resume}") from None
+    except OSError as error:  # a full disk or a lost folder is not a wrong argument
+        raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
+    except RuntimeError as error:
+        if missing := memory_in(error):
+            raise RuntimeError(f"{missing}; make room, then resume with: {run.how_to_resume}") from error
+        if processes == 1 or isinstance(error, DivergedError | StoppedError):
+            raise
+        raise RuntimeError(f"{_of_another_process(error)}; resume with: {run.how_to_resume}") from None
 
 
 @contextmanager

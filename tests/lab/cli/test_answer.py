@@ -27,11 +27,6 @@ TINY = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def own():
     """Small gray images in two classes, 12 with a label and 40 without, in an .npz file."""

@@ -23,11 +23,6 @@ from suites import small_suite
 RESULTS = Path(__file__).parents[3] / "results"
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def suite(tmp_path):
     return str(small_suite(tmp_path))

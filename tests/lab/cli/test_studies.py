@@ -17,11 +17,6 @@ from advdrop.lab.records.measurement import Measurement, measurements
 from advdrop.lab.studies import autoencoders, paths
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def _short(monkeypatch):
     for name, settings in autoencoders.VARIANTS.items():

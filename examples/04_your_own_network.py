@@ -18,7 +18,7 @@ def network() -> nn.Module:
     return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 10))
 
 
-print("A layer can be inserted behind:", *advdrop.places(network(), x[:1]), sep="\n  ")
+print("A layer can be inserted after:", *advdrop.places(network(), x[:1]), sep="\n  ")
 for objective in (CrossEntropy(), CrossEntropy() + VAdD()):
     model = advdrop.insert(network(), after="5", p=0.5, delta=0.05)
     step = Step(model, objective)

@@ -1,4 +1,4 @@
-"""A network in the style of timm: the layer behind the pooled features takes the place of drop_rate."""
+"""A network in the style of timm: the layer after the pooled features takes the place of drop_rate."""
 
 from typing import Any
 

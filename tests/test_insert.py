@@ -494,7 +494,7 @@ def test_a_layer_behind_a_layer_is_refused():
 @pytest.mark.parametrize("term", [AT(epsilon=0.1), VAT(epsilon=0.1)], ids=["at", "vat"])
 def test_tokens_cannot_be_moved(term):
     step = Step(insert(Reader(), after="lstm", part=0), term, logits=0)
-    with pytest.raises(TypeError, match="a layer behind the embedding"):
+    with pytest.raises(TypeError, match="a layer after the embedding"):
         step(TOKENS, LABELS)
 
 

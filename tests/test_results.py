@@ -3,8 +3,8 @@
 from collections import defaultdict
 from pathlib import Path
 
-from advdrop.lab.records.measurement import read_measurement
-from advdrop.lab.records.record import Ledger, is_measurement, is_record, read_record
+from advdrop.lab.records.measurement import Measurement
+from advdrop.lab.records.record import Ledger, Record, is_measurement, is_record
 from advdrop.lab.report.collect import check
 from advdrop.lab.suites.suite import Suite
 
@@ -19,7 +19,7 @@ def files(kind):
 
 def test_every_committed_measurement_is_whole_and_in_its_place():
     for path in files(is_measurement):
-        found = read_measurement(path)
+        found = Measurement.read(path)
         assert Ledger(RESULTS).path(found) == path
         assert found.commit is not None, path
         assert "+changes" not in found.commit, path
@@ -28,7 +28,7 @@ def test_every_committed_measurement_is_whole_and_in_its_place():
 def test_every_committed_record_is_of_a_run_that_its_suite_makes():
     suites = {}
     for path in files(is_record):
-        record = read_record(path)
+        record = Record.read(path)
         check(record, suites.setdefault(record.suite, Suite.load(record.suite)))
         assert Ledger(RESULTS).path(record) == path
         assert record.commit is not None, path
@@ -38,7 +38,7 @@ def test_every_committed_record_is_of_a_run_that_its_suite_makes():
 
 def test_methods_of_one_seed_had_the_same_labeled_images():
     splits = defaultdict(set)
-    for record in map(read_record, files(is_record)):
+    for record in map(Record.read, files(is_record)):
         key = (record.dataset_checksum, record.labels, record.seed, record.config["data"]["overlap"])
         splits[key].add(record.split_checksum)
     assert {key: len(found) for key, found in splits.items() if len(found) > 1} == {}

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from advdrop.trust import Trust, collapse, skill_error, skill_of, trust_in
+from advdrop.schedules import Factor
+from advdrop.trust import collapse, skill_error, skill_of, trust_in
 
 
 def test_the_skill_of_a_guess_is_zero_and_that_of_no_error_is_one():
@@ -29,7 +30,7 @@ def test_the_error_of_the_skill_is_that_of_simulated_labels():
 def test_only_skill_beyond_one_standard_error_is_trusted():
     assert trust_in(0.9, 0.1) == pytest.approx(0.64)
     assert trust_in(0.1, 0.1) == trust_in(0.0, 0.2) == 0.0
-    assert Trust(trust_in(1.0, 0.0))(0.3) == 1.0
+    assert Factor(trust_in(1.0, 0.0))(0.3) == 1.0
 
 
 def rows(certainty, classes):

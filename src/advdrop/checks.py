@@ -26,7 +26,7 @@ When = Literal["auto", "always", "never"]
 FIRST_STEPS = 3
 """The number of times each check looks at the values of a device tensor under ``"auto"``."""
 
-_told: ContextVar[set[str] | None] = ContextVar("advdrop_told", default=None)
+_given: ContextVar[set[str] | None] = ContextVar("advdrop_given_warnings", default=None)
 _when: ContextVar[When] = ContextVar("advdrop_value_checks", default="auto")
 _looked: Counter[str] = Counter()
 
@@ -64,22 +64,22 @@ def due(check: str, tensor: Tensor) -> bool:
 
 
 @contextmanager
-def told_once(told: set[str]) -> Iterator[None]:
-    """Give each warning of :func:`warn_once` once for this set inside the ``with`` block."""
-    token = _told.set(told)
+def warnings_once(given: set[str]) -> Iterator[None]:
+    """Inside the ``with`` block, give a warning of :func:`warn_once` only if it is not in this set, and add it."""
+    token = _given.set(given)
     try:
         yield
     finally:
-        _told.reset(token)
+        _given.reset(token)
 
 
 def warn_once(message: str) -> None:
-    """Give a warning, unless it was given before for the set of :func:`told_once`."""
-    told = _told.get()
-    if told is None or message not in told:
+    """Give a warning, unless it was given before, see :func:`warnings_once`."""
+    given = _given.get()
+    if given is None or message not in given:
         warnings.warn(message, stacklevel=3)
-    if told is not None:
-        told.add(message)
+    if given is not None:
+        given.add(message)
 
 
 def several_outputs(logits: Tensor) -> None:
@@ -117,29 +117,29 @@ def ordinary(name: str, tensor: Tensor) -> None:
 
 def fraction(name: str, value: float) -> float:
     """Return ``value`` as a float in [0, 1], or raise an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number in [0, 1], got {value!r} ({type(value).__name__})")
-    if not 0.0 <= value <= 1.0:
+    if not 0.0 <= _number(name, value, "a number in [0, 1]") <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], got {value!r}")
     return float(value)
 
 
 def positive(name: str, value: float) -> float:
     """Return ``value`` as a finite float above zero, or raise an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
-    if not 0.0 < value < float("inf"):
+    if not 0.0 < _number(name, value) < float("inf"):
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
     return float(value)
 
 
 def not_negative(name: str, value: float) -> float:
     """Return ``value`` as a finite float of at least zero, or raise an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
-    if not 0.0 <= value < float("inf"):
+    if not 0.0 <= _number(name, value) < float("inf"):
         raise ValueError(f"{name} must be zero or more and finite, got {value!r}")
     return float(value)
+
+
+def _number(name: str, value: float, kind: str = "a number") -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be {kind}, got {value!r} ({type(value).__name__})")
+    return value
 
 
 def count(name: str, value: int, least: int = 1) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
@@ -48,13 +48,10 @@ def watched(model: nn.Module, places: Collection[Place]) -> Iterator[dict[str, T
     """
     found: dict[str, Tensor] = {}
     versions: dict[str, int] = {}
-    modules = modules_at(model, places)
-    hooks = [module.register_forward_hook(partial(_keep, found, versions, name)) for name, module in modules.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, module in modules_at(model, places).items():
+            hooks.enter_context(module.register_forward_hook(partial(_keep, found, versions, name)))
         yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
     for name, version in versions.items():
         if found[name]._version != version:
             raise ValueError(

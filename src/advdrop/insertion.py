@@ -6,9 +6,10 @@ A layer is a forward hook: the network keeps its class, its attributes, its argu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -78,7 +79,7 @@ def insert(
     granularity: Granularity = "unit",
     part: Part = None,
 ) -> Model:
-    """Insert an AdversarialDropout layer behind one or more modules of a network, in place.
+    """Insert an AdversarialDropout layer after one or more modules of a network, in place.
 
     The network keeps its class, attributes, arguments and ``state_dict`` keys, so the same checkpoint fits the network
     with and without the layers. :func:`remove` takes the layers out.
@@ -127,7 +128,7 @@ def remove(network: Model) -> Model:
 
 
 def inserted_layers(network: nn.Module, inside: bool = True) -> list[AdversarialDropout]:
-    """Return the layers that :func:`insert` put into a network, or only those directly behind the module itself."""
+    """Return the layers that :func:`insert` put into a network, or only those directly after the module itself."""
     modules = network.modules() if inside else [network]
     hooks = [module._forward_hooks.get(KEY) for module in modules]
     return [hook.layer for hook in hooks if isinstance(hook, InsertedLayer)]
@@ -141,7 +142,7 @@ def adversarial_layers(network: nn.Module) -> list[AdversarialDropout]:
 
 @dataclass(frozen=True)
 class Place:
-    """A module that a layer could be inserted behind.
+    """A module after which a layer could be inserted.
 
     Args:
         name: for ``after``.
@@ -184,28 +185,17 @@ def places(network: nn.Module, *args: Any, **kwargs: Any) -> list[Place]:
     2: Linear, 2 units (2,)
     """
     found: dict[str, Place] = {}
-    with unnoticed(device_of(network)), eval_mode(network), _watched(network, found), torch.no_grad():
+    with unnoticed(device_of(network)), eval_mode(network), ExitStack() as hooks, torch.no_grad():
+        for name, module in network.named_modules():
+            if name:
+                hooks.enter_context(module.register_forward_hook(partial(_note, found, name)))
         network(*args, **kwargs)
     return list(found.values())
 
 
-@contextmanager
-def _watched(network: nn.Module, found: dict[str, Place]) -> Iterator[None]:
-    """Record what each module returns inside the block."""
-
-    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def note(module: nn.Module, given: Any, output: Any) -> None:
-            del given
-            part, units = first_tensor(output)
-            if units is not None and units.is_floating_point() and units.dim() > 1:
-                calls = 1 + (found[name].calls if name in found else 0)
-                found[name] = Place(name, type(module).__name__, part, tuple(units.shape[1:]), calls)
-
-        return note
-
-    hooks = [module.register_forward_hook(watch(name)) for name, module in network.named_modules() if name]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _note(found: dict[str, Place], name: str, module: nn.Module, _: Any, output: Any) -> None:
+    """Note what a module returned, if it has floating-point units."""
+    part, units = first_tensor(output)
+    if units is not None and units.is_floating_point() and units.dim() > 1:
+        calls = 1 + (found[name].calls if name in found else 0)
+        found[name] = Place(name, type(module).__name__, part, tuple(units.shape[1:]), calls)

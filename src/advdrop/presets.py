@@ -1,8 +1,8 @@
 """Sets of the choices that the paper leaves open.
 
 ``PAPER`` follows the text, with its evident mistakes corrected. ``AUTHORS`` follows the authors' released code.
-``ROBUST`` makes the choices of the paper; under that name ``advdrop train`` has a recipe for data that nobody tuned
-anything on::
+``ROBUST`` makes the choices of the paper; under that name ``advdrop train`` has a recipe for data that nothing was
+tuned on::
 
     preset = AUTHORS
     layer = preset.layer(p=0.0, delta=0.05)

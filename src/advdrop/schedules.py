@@ -58,19 +58,30 @@ def adam_beta1(progress: float, down: float, start: float = 0.9, end: float = 0.
     return r * start + (1.0 - r) * end
 
 
-@dataclass(frozen=True)
-class Fade:
-    """A schedule that falls from ``maximum`` to 0 in a straight line.
+def fade(progress: float) -> float:
+    """Return a weight that falls from 1 to 0 in a straight line.
 
-    >>> Fade(2.0)(0.25)
-    1.5
+    >>> fade(0.25)
+    0.75
+    """
+    return 1.0 - progress
+
+
+@dataclass
+class Factor:
+    """A factor of a weight whose value is changed in the course of a training, such as the trust in unlabeled data.
+
+    >>> factor = Factor(0.25)
+    >>> factor(0.1), factor(0.9)
+    (0.25, 0.25)
     """
 
-    maximum: float = 1.0
+    value: float = 1.0
 
     def __call__(self, progress: float) -> float:
-        """Return the weight at this progress."""
-        return self.maximum * (1.0 - progress)
+        """Return the value; it does not depend on the progress."""
+        del progress
+        return self.value
 
 
 @dataclass(frozen=True)

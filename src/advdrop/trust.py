@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 
@@ -53,23 +51,6 @@ def skill_error(skill: float, labels: int, classes: int) -> float:
     guess = 1 / classes
     accuracy = guess + (1 - guess) * skill
     return float((accuracy * (1 - accuracy) / labels) ** 0.5 / (1 - guess))
-
-
-@dataclass
-class Trust:
-    """A factor of a weight that is changed in the course of a training: how far the targets can be trusted.
-
-    >>> trust = Trust(0.25)
-    >>> trust(0.1), trust(0.9)
-    (0.25, 0.25)
-    """
-
-    value: float = 1.0
-
-    def __call__(self, progress: float) -> float:
-        """Return the factor; it does not depend on the progress."""
-        del progress
-        return self.value
 
 
 def collapse(p: Tensor, reference: Tensor) -> str:

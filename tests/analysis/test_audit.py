@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop.analysis.audit import Audit, audit
+from advdrop.analysis.audit import audit
 from advdrop.analysis.worst import affine, affine_above
 from advdrop.insertion import adversarial_layers, insert
 from advdrop.masks import AdversarialDropout
+from analyses import AUDIT
 
 UNITS = 9
 
@@ -268,43 +269,27 @@ def test_errors():
         audit(Silent(runs=True), [(x, y)])
 
 
-FOUND = Audit(
-    name="one",
-    units=12,
-    examples=5,
-    budgets=[0, 1, 4],
-    worst=[80.0, 60.0, 20.0],
-    certain=[80.0, 40.0, 0.0],
-    random=[80.0, 80.0, 60.0],
-    exact=False,
-    fewest=[0, 1, 3, None, 2],
-    at_least=[0, 1, 2, 2, 2],
-    critical_units=[(7, 50.0), (3, 25.0)],
-    fragile_examples=[(1, 7)],
-)
-
-
 def test_the_median_counts_right_predictions_only():
-    assert FOUND.median == 2
-    assert replace(FOUND, fewest=[0, None, None, None, 2]).median is None
-    assert replace(FOUND, fewest=[0, 0]).median is None
+    assert AUDIT.median == 2
+    assert replace(AUDIT, fewest=[0, None, None, None, 2]).median is None
+    assert replace(AUDIT, fewest=[0, 0]).median is None
 
 
 def test_summary():
-    assert FOUND.summary.splitlines() == [
+    assert AUDIT.summary.splitlines() == [
         "one: 12 units, 5 examples, 80.0 % right (bounds: the smallest numbers that were found)",
         "2 lost units change half of the right predictions; 3 change with at most 4",
         "most critical units: 7 (50.0 %), 3 (25.0 %)",
         "examples that depend on one unit: 1 (unit 7)",
     ]
-    assert "no example depends on one unit" in replace(FOUND, fragile_examples=[]).summary
-    assert "and 2 more" in replace(FOUND, fragile_examples=[(i, 0) for i in range(7)]).summary
-    assert "4 lost units change less than half" in replace(FOUND, fewest=[0, None, None, None, 2]).summary
-    assert "(exact)" in replace(FOUND, exact=True).summary
+    assert "no example depends on one unit" in replace(AUDIT, fragile_examples=[]).summary
+    assert "and 2 more" in replace(AUDIT, fragile_examples=[(i, 0) for i in range(7)]).summary
+    assert "4 lost units change less than half" in replace(AUDIT, fewest=[0, None, None, None, 2]).summary
+    assert "(exact)" in replace(AUDIT, exact=True).summary
 
 
 def test_json_has_all_values():
-    values = FOUND.json()
+    values = AUDIT.json()
     assert values["fewest"] == [0, 1, 3, None, 2]
     assert values["median"] == 2
 

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop.analysis.explain import Explanation, explain
+from advdrop.analysis.explain import explain
 from advdrop.divergences import kl, qe
 from advdrop.insertion import insert
 from advdrop.masks import AdversarialDropout, FirstOrder, Probe, flip_mask
 from advdrop.objectives import EMA, CrossEntropy, SAdD, VAdD
 from advdrop.step.step import Step
+from analyses import EXPLANATION
 
 
 def below():
@@ -180,34 +181,17 @@ def test_integers_are_refused(x):
         explain(network(), x.long())
 
 
-FOUND = Explanation(
-    title="One",
-    image=[[0.0, 1.0], [0.5, 0.2]],
-    shape=(6,),
-    sampled=[1, 1, 0, 0, 1, 1],
-    jacobian=[-3.0, 1.0, 5.0, 0.0, -0.5, 0.2],
-    adversarial=[0, 1, 1, 0, 1, 1],
-    budget=2,
-    target="the label cat",
-    classes=["cat", "<dog>"],
-    whole=[0.9, 0.1],
-    before=[0.8, 0.2],
-    after=[0.3, 0.7],
-    divergence=(0.22, 1.2),
-)
-
-
 def test_flips_are_sorted_by_gain():
-    assert FOUND.flips == [2, 0]
+    assert EXPLANATION.flips == [2, 0]
 
 
 def test_summary():
-    assert FOUND.summary == (
+    assert EXPLANATION.summary == (
         "6 units, 4 of them kept by the sampled mask. Of 2 flips allowed, 2 were made: 1 dropped, 1 revived. The "
         "divergence from the label cat goes from 0.22 to 1.2. The prediction changes from cat (80.0 %) to <dog> (70.0 "
         "%)."
     )
-    assert "stays cat (80.0 %), now cat (60.0 %)" in replace(FOUND, after=[0.6, 0.4]).summary
+    assert "stays cat (80.0 %), now cat (60.0 %)" in replace(EXPLANATION, after=[0.6, 0.4]).summary
 
 
 def test_flips_are_counted_from_the_mask_that_they_start_from(x):

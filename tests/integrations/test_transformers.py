@@ -564,9 +564,9 @@ def test_a_layer_only_where_one_is_needed(tmp_path):
         ({"compute_loss_func": print}, "compute_loss_func and an objective are two losses"),
         ({"unlabeled_batch_size": -1}, "unlabeled_batch_size must be at least 1, got -1"),
         ({"unlabeled_batch_size": 0}, "unlabeled_batch_size must be at least 1, got 0"),
-        ({"train_dataset": Stream()}, r"say behind which module the layer goes, after=\.\.\."),
+        ({"train_dataset": Stream()}, r"say after which module the layer goes, after=\.\.\."),
         ({"unlabeled_dataset": Stream()}, "must have a length and rows by their number, got Stream"),
-        ({"train_dataset": None}, r"say behind which module the layer goes, after=\.\.\."),
+        ({"train_dataset": None}, r"say after which module the layer goes, after=\.\.\."),
     ],
 )
 def test_bad_options_are_refused(tmp_path, options, message):

@@ -20,6 +20,7 @@ from advdrop.sklearn.base import _auto_updates
 from advdrop.sklearn.folds import parts_of_members, without_folds
 from advdrop.sklearn.gain import Gain
 from advdrop.sklearn.members import MemberLinear
+from advdrop.sklearn.progress import Progress
 from advdrop.sklearn.training import Table
 from advdrop.trust import skill_error
 
@@ -220,7 +221,8 @@ def test_a_held_out_label_is_not_seen_by_its_members(many, spies):
     wrong = table._replace(targets=torch.where(torch.as_tensor(fold == 2), 1 - table.targets, table.targets))
     for arm, groups in (("plain", 1), ("semi held out", 5)):
         one, other = (
-            found._trained(arm, without_folds(rows, fold, 20), 2, 20, groups=groups) for rows in (table, wrong)
+            found._trained(arm, without_folds(rows, fold, 20), 2, 20, progress=Progress(False), groups=groups)
+            for rows in (table, wrong)
         )
         for left, right in zip(one.network.parameters(), other.network.parameters(), strict=True):
             equal = [torch.equal(a, b) for a, b in zip(left, right, strict=True)]

@@ -9,10 +9,10 @@ import torch
 from advdrop import cross_entropy, mse
 from advdrop.masks import sample_mask
 from advdrop.randomness import derived_generator
+from advdrop.schedules import Factor
 from advdrop.sklearn import AdversarialDropoutClassifier, AdversarialDropoutRegressor
 from advdrop.sklearn.members import MemberLinear
 from advdrop.sklearn.training import Table, Training
-from advdrop.trust import Trust
 
 P, DELTA = 0.4, 0.2
 HIDDEN = (16, 20)
@@ -312,7 +312,7 @@ def test_without_trust_the_term_is_left_out(options):
 
 
 def test_trust_is_the_same_at_every_progress():
-    trust = Trust(0.3)
+    trust = Factor(0.3)
     assert [trust(0.0), trust(1.0)] == [0.3, 0.3]
     trust.value = 0.0
     assert trust(0.5) == 0.0

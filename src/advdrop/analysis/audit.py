@@ -158,7 +158,7 @@ def audit(
 
     Args:
         model: a network. It must return logits: a tensor, or an object with an attribute or a key ``logits``. Without
-            ``layers`` it has one AdversarialDropout layer (:func:`advdrop.insert` puts one behind any module).
+            ``layers`` it has one AdversarialDropout layer (:func:`advdrop.insert` puts one after any module).
         data: batches of inputs of B rows and labels ``(B,)``, such as a DataLoader, or a pair of all inputs and labels.
         layers: the names of modules, or ``"all"``: audit each of them and rank them. ``"all"`` is every module, also a
             block, that runs once in a pass and returns a tensor of its own with the batch first, except the logits.
@@ -189,7 +189,7 @@ def audit(
     if layers is None and len(own) != 1:
         raise ValueError(
             f"an audit needs a network with one AdversarialDropout layer, got {len(own)} in {type(model).__name__}; "
-            "advdrop.insert(model, after=...) puts one behind any module, and layers='all' ranks all modules"
+            "advdrop.insert(model, after=...) puts one after any module, and layers='all' ranks all modules"
         )
     if layers is None and faults:
         raise ValueError("faults are measured in layers that are named: pass layers='all' or a list of names")
@@ -215,7 +215,7 @@ def audit(
         for layer in layers_of(
             model, rows_of(x, range(min(2, len(y))), len(y)), layers, logits=logits, channels=channels
         ):
-            with inserted(model, layer) as dropout:
+            with inserted(model, layer.name, part=layer.part, granularity=layer.granularity) as dropout:
                 lost = audited(dropout, kept, bool(singles), len(found) * sum(len(y) for _, y in kept))
             results = [
                 result

@@ -115,7 +115,7 @@ def explain(
     if len(layers) != 1:
         raise ValueError(
             f"explain needs a network with one AdversarialDropout layer, got {len(layers)} in {type(model).__name__}; "
-            "advdrop.insert(model, after=...) puts one behind any module"
+            "advdrop.insert(model, after=...) puts one after any module"
         )
     checks.floating("x", x)
     if target is not None:

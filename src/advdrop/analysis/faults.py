@@ -230,11 +230,8 @@ def _broken_units(
         faulty = fault.broken(h, drawn[0], generator)
         return faulty if part is None else replaced(output, part, faulty)
 
-    handle = module.register_forward_hook(change)
-    try:
+    with module.register_forward_hook(change):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from advdrop.insertion import KEY, insert, places
 from advdrop.masks import AdversarialDropout, mask_shape
 from advdrop.outputs import Part, part_of, replaced
 from advdrop.randomness import device_of, unnoticed
-from advdrop.step.inputs import Inputs, call, tensors
+from advdrop.step.inputs import Inputs, arguments, call, tensors
 
 Chosen = Literal["all"] | Sequence[str]
 Memory = tuple[int, int, int]
@@ -67,13 +68,14 @@ def layers_of(
         logits: finds the logits in what the model returns.
         channels: whether a channel or a feature of a sequence is one unit; if not, every number is.
     """
-    known = {place.name: place for place in places(model, *_arguments(x)[0], **_arguments(x)[1])}
+    args, kwargs = arguments(x)
+    known = {place.name: place for place in places(model, *args, **kwargs)}
     if layers == "all":
         names = _distinct(model, x, [name for name, place in known.items() if place.calls == 1], known, logits)
     else:
         names = [layers] if isinstance(layers, str) else list(layers)
         for name in names:
-            with _inserted(model, name):  # a wrong name is an error that lists the right ones
+            with inserted(model, name):  # a wrong name is an error that lists the right ones
                 pass
         if missing := [name for name in names if name not in known]:
             raise ValueError(f"{missing[0]!r} does not return units in a pass; there are {', '.join(known)}")
@@ -89,13 +91,6 @@ def layers_of(
     return found
 
 
-def _arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the keyword arguments of a call."""
-    if hasattr(x, "keys"):
-        return (), dict(x)
-    return (x if type(x) is tuple else (x,)), {}
-
-
 def _distinct(
     model: nn.Module, x: Inputs, names: Sequence[str], known: dict[str, Any], logits: Callable[[Any], Tensor]
 ) -> list[str]:
@@ -105,22 +100,16 @@ def _distinct(
     rows, before = len(next(tensors(x))), [*map(_memory, tensors(x))]
     modules = dict(model.named_modules())
 
-    def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_: nn.Module, given: Any, output: Any) -> None:
-            del given
-            part = known[name].part
-            h = output if part is None else part_of(output, part)
-            returned[name] = h, _memory(h)  # the tensor is kept, so that its memory is not used again
+    def note(name: str, _: nn.Module, given: Any, output: Any) -> None:
+        del given
+        part = known[name].part
+        h = output if part is None else part_of(output, part)
+        returned[name] = h, _memory(h)  # the tensor is kept, so that its memory is not used again
 
-        return hook
-
-    handles = [modules[name].register_forward_hook(note(name)) for name in names]
-    try:
-        with unnoticed(device_of(model)), torch.no_grad():
-            output = logits(call(model, x))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, unnoticed(device_of(model)), torch.no_grad():
+        for name in names:
+            hooks.enter_context(modules[name].register_forward_hook(partial(note, name)))
+        output = logits(call(model, x))
     seen, found = {_memory(output), *before}, []
     for name in names:
         h, memory = returned[name]
@@ -160,35 +149,24 @@ def is_bypassed(model: nn.Module, x: Inputs, name: str, part: Part, logits: Call
             return value
         return value.detach().requires_grad_().clone()  # a module may change a copy in place
 
-    handles = [each.register_forward_hook(source) for each in model.modules() if each is not model]
-    handles.append(module.register_forward_hook(cut))
-    try:
-        with unnoticed(device_of(model)), torch.enable_grad():
-            return logits(call(model, tree_map(followed, x))).requires_grad
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, unnoticed(device_of(model)), torch.enable_grad():
+        for each in model.modules():
+            if each is not model:
+                hooks.enter_context(each.register_forward_hook(source))
+        hooks.enter_context(module.register_forward_hook(cut))
+        return logits(call(model, tree_map(followed, x))).requires_grad
 
 
 @contextmanager
-def inserted(model: nn.Module, layer: Layer) -> Iterator[AdversarialDropout]:
-    """Put an AdversarialDropout layer behind a module inside the block; one that is there already is put aside."""
-    with _inserted(model, layer.name, part=layer.part, granularity=layer.granularity) as made:
-        yield made
-
-
-@contextmanager
-def _inserted(model: nn.Module, name: str, **options: Any) -> Iterator[AdversarialDropout]:
+def inserted(model: nn.Module, name: str, **options: Any) -> Iterator[AdversarialDropout]:
+    """Insert an AdversarialDropout layer after a module inside the block; one that is there is put back afterwards."""
     module = dict(model.named_modules(remove_duplicate=False)).get(name)
-    before = None if module is None else module._forward_hooks.pop(KEY, None)
+    hooks: dict[Any, Any] = {} if module is None else module._forward_hooks
+    before = hooks.pop(KEY, None)
     try:
         insert(model, name, **options)
-        assert module is not None
-        hook: Any = module._forward_hooks[KEY]
-        yield hook.layer
+        yield hooks[KEY].layer
     finally:
-        if module is not None:
-            with suppress(KeyError):
-                del module._forward_hooks[KEY]
-            if before is not None:
-                module._forward_hooks[KEY] = before
+        hooks.pop(KEY, None)
+        if before is not None:
+            hooks[KEY] = before

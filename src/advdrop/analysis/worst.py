@@ -232,8 +232,8 @@ def affine_above(model: nn.Module, layer: AdversarialDropout) -> bool:
     holder, hooks = children[place], list(children[place]._forward_hooks.values())
     itself = holder is layer and not hooks
     inserted = [hook.layer for hook in hooks if isinstance(hook, InsertedLayer) and hook.part is None]
-    behind = len(hooks) == 1 and layer in inserted
-    return (itself or behind) and all(affine(child) and child is not layer for child in children[place + 1 :])
+    only_hook = len(hooks) == 1 and layer in inserted
+    return (itself or only_hook) and all(affine(child) and child is not layer for child in children[place + 1 :])
 
 
 def affine(module: nn.Module) -> bool:

@@ -41,7 +41,7 @@ class LabelMissing:
         return self.collate([row if name in row else {**row, name: _no_label(row, known, name)} for row in rows])
 
     def _without_labels(self, rows: list[Any]) -> Any:
-        """Return a batch in which no row has a label, so that nobody knows the form of a label."""
+        """Return a batch in which no row has a label, so that the form of a label is not known."""
         try:
             batch = self.collate(rows)
         except KeyError:  # a collator that needs the column

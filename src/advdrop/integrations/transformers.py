@@ -26,7 +26,7 @@ from advdrop.insertion import adversarial_layers, insert, places
 from advdrop.integrations.rows import UNLABELED, LabelMissing, has_rows, shuffled, some_rows
 from advdrop.objectives import AdD, Combination, CrossEntropy, Objective, TemporalEnsembling, VAdD
 from advdrop.randomness import derived_seed
-from advdrop.schedules import Ramp
+from advdrop.schedules import Factor, Ramp
 from advdrop.step.batch import row_count
 from advdrop.step.outputs import ATTENTION_MASK, Classes, Logits, Mask
 from advdrop.step.step import Loss, Step, weight_at
@@ -103,7 +103,7 @@ class AdversarialDropoutMixin(_Base):
         self.unlabeled_batch_size = checks.count("unlabeled_batch_size", wanted)
         self.last_loss: Loss | None = None
         self._step: Step | None = None
-        self._labeled_share, self._other_share = _Share(), _Share()
+        self._labeled_share, self._other_share = Factor(), Factor()
         self._unlabeled_rows: tuple[Any, Callable[[Any], Any]] | None = None
         self._turn = (-1, 0)
         self._update_rows: tuple[int, list[int]] = (-1, [])
@@ -303,7 +303,7 @@ class AdversarialDropoutMixin(_Base):
         after = self.after
         if after is None:
             if not has_rows(self.train_dataset):
-                raise ValueError("say behind which module the layer goes, after=...: train_dataset has no first row")
+                raise ValueError("say after which module the layer goes, after=...: train_dataset has no first row")
             collate = self._label_missing(self.get_test_dataloader(self.train_dataset).collate_fn)
             batch = collate([self.train_dataset[0]])
             after = place_before_output(self.model, self._prepare_inputs(dict(batch)), self.label_names)
@@ -321,7 +321,7 @@ class AdversarialDropoutTrainer(AdversarialDropoutMixin, Trainer):
         args: what a ``Trainer`` takes, in its order, starting with the model and the ``TrainingArguments``.
         objective: a weighted sum of terms; by default ``CrossEntropy() + Ramp(1.0, over=0.3) * VAdD()``. Progress is
             the share of ``max_steps`` that is done.
-        after: the name of the module that the AdversarialDropout layer is inserted behind, or several names. By
+        after: the name of the module after which the AdversarialDropout layer is inserted, or several names. By
             default the module that feeds the output layer. A model that has a layer, and an objective that needs none,
             get none.
         unlabeled_dataset: rows without labels, with the columns of ``train_dataset``. Each step takes the next ones, in
@@ -354,16 +354,6 @@ class _SaveObjective(TrainerCallback):
             (folder / f".{STATE}").replace(folder / STATE)
 
 
-class _Share:
-    """A factor of a weight that the trainer sets before each step."""
-
-    value = 1.0
-
-    def __call__(self, progress: float) -> float:
-        del progress
-        return self.value
-
-
 def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names: Sequence[str] = ()) -> str:
     """Return the name of the module that feeds the output layer, such as ``dropout`` in BERT.
 
@@ -387,7 +377,7 @@ def place_before_output(model: nn.Module, inputs: Mapping[str, Any], label_names
             return place.name
     last = ", ".join(place.name for place in found[-5:])
     raise ValueError(
-        f"no module that feeds the output layer of {type(model).__name__} was found; say behind which one the layer "
+        f"no module that feeds the output layer of {type(model).__name__} was found; say after which one the layer "
         f"goes, after=... The last that ran are {last}"
     )
 

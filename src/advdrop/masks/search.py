@@ -288,7 +288,7 @@ def _warn_if_zero(problem: MaskProblem, jacobian: Masks) -> bool:
         "divergence has its minimum, so the flips are arbitrary. This happens if the layer's p is 0, or the model is "
         "in evaluation mode, and nothing else differs between the two passes. Use noise='independent' with dropout, "
         "noise or augmentation below the layer, give the layer p > 0, or use search=Probe(). It also happens if all "
-        "predictions are certain, as on very easy data; then there is nothing to mend.",
+        "predictions are certain, as on very easy data; then nothing is wrong.",
         stacklevel=2,
     )
     return True

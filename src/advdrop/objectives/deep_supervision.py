@@ -1,4 +1,4 @@
-"""Deeply-supervised nets: hidden layers should be able to tell the classes, too."""
+"""Deeply-supervised nets: hidden layers should predict the classes, too."""
 
 from __future__ import annotations
 

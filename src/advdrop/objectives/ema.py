@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from advdrop import checks
+from advdrop.divergences import full_precision
 from advdrop.objectives.same import Same
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class EMA:
     As the target of a term, ``VAdD(target=EMA())``, it gives g(x) = f(x, θ') in evaluation mode and without gradients.
     The step then updates it at the beginning of each training step, when θ has the last update of the optimizer, and
     saves it in its ``state_dict``. All ranks of ``torch.distributed`` have the same weights, so they compute the same
-    average without communication. You can also use it by itself: call :meth:`update` behind ``optimizer.step()``.
+    average without communication. You can also use it by itself: call :meth:`update` after ``optimizer.step()``.
 
     α is min(1 − 1/(t + 1), decay) after t updates, so the first ones are a plain mean and the initial weights are soon
     forgotten. Floating-point buffers, such as the running statistics of batch norm, are averaged as well; integers are
@@ -163,4 +164,4 @@ def _averaged(tensor: Tensor) -> bool:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.detach()
+    return full_precision(tensor.detach())

@@ -1,4 +1,4 @@
-"""The Γ model: the output without noise should be what can be told from the noisy output."""
+"""The Γ model: the output without noise should be predictable from the noisy output."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Combinator(nn.Module):
         return denoised
 
 
-def normalized(x: Tensor, epsilon: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:
+def normalized(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return x normalized over the rows, ``(B, units)``, and the mean and standard deviation of each unit.
 
     >>> normalized(torch.tensor([[1.0], [3.0]]))[0]
@@ -96,7 +96,7 @@ def normalized(x: Tensor, epsilon: float = 1e-5) -> tuple[Tensor, Tensor, Tensor
             [ 1.0000]])
     """
     mean = x.mean(0)
-    std = (x.var(0, correction=0) + epsilon).sqrt()
+    std = (x.var(0, correction=0) + 1e-5).sqrt()
     return (x - mean) / std, mean, std
 
 

@@ -81,7 +81,8 @@ class OtherMembers:
     Args:
         members: K, at least 2.
         values: whether the outputs are values and not logits, as in regression; then there is no softmax.
-        groups: the members form so many groups of equal size, in order, and a member's target comes from its group.
+        groups: the number of groups of equal size that the members form, in order. A member's target comes from its
+            group.
 
     >>> from advdrop.objectives import VAdD
     >>> VAdD(target=OtherMembers(3), given="probabilities").name

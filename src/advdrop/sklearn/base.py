@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -32,15 +31,15 @@ from advdrop.sklearn.training import ANNEALED, Table, Training, plain_modes
 from advdrop.trust import trust_in
 
 PARTS = 20
-"""A training is watched for a collapse, and its loss is recorded, so many times."""
+"""How many times in a training the predictions are checked for a collapse and the loss is recorded."""
 EARLY = 50
-"""After fewer updates, predictions may look like a collapse by chance, so they are not watched."""
+"""After fewer updates, predictions may look like a collapse by chance, so they are not checked."""
 WATCHED = 1000
 """The number of unlabeled rows that are watched, at most."""
 ENOUGH = 20
 """The number of labels of each class from which the gain by unlabeled rows is measured."""
 FEWEST_UPDATES, MOST_UPDATES, EPOCHS = 250, 4000, 40
-"""Automatic length: so many passes over the labeled rows, within these limits."""
+"""The automatic length of a training: its limits in updates, and the passes over the labeled rows."""
 ARMS = {"plain": "labels only", "semi": "with unlabeled rows", "semi held out": "measuring the gain"}
 """What the progress calls each training."""
 
@@ -157,7 +156,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _collapse(self, outputs: Array, plain: Array) -> str:
-        """Return what is wrong with predictions beside those of labels-only members, or nothing."""
+        """Return what is wrong with predictions, compared with those of labels-only members, or an empty text."""
 
     def _fit(self, x: Array, y: Array, labeled: Array, weights: Array | None, outputs: int) -> Self:
         """Train new members.
@@ -260,7 +259,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
         Args:
             members: K.
-            groups: the members form so many groups that learn from each other only within their group.
+            groups: the number of groups that the members form; they learn from each other only within their group.
         """
         numbers = self._divergences[1] is mse
         together = members > groups
@@ -304,10 +303,10 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         outputs: int,
         members: int,
         *,
+        progress: Progress,
         trust: float = 1.0,
         groups: int = 1,
         course: list[Array] | None = None,
-        progress: Progress | None = None,
     ) -> Training:
         """Train new members from beginning to end.
 
@@ -316,11 +315,11 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             table: the rows.
             outputs: the number of outputs of a network.
             members: how many.
+            progress: called after each part.
             trust: the factor of λ.
             groups: see :meth:`_consistency`.
             course: the predictions for watched rows after each part of the labels-only training, which adds them; the
                 semi-supervised training is compared with them.
-            progress: is told after each part.
         """
         training = self._training(arm, outputs, members, groups)
         training.trust.value = trust
@@ -334,10 +333,9 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         for part in range(parts):
             begin, end = part / parts, (part + 1) / parts
             losses.append(training.train(table, round(end * updates) - round(begin * updates), begin, end))
-            if progress is not None:
-                progress.training(ARMS[arm], part + 1, parts, losses[-1])
+            progress.training(ARMS[arm], part + 1, parts, losses[-1])
             if course is not None and arm == "plain" and len(watched):
-                course.append(self._mean(_members_outputs(training, watched)))
+                course.append(self._mean(training.outputs(watched)))
             watch = arm == "semi" and training.updates >= EARLY and part + 1 < parts
             if course and watch and self.weight and training.trust.value:
                 self._watch(training, watched, course[part])
@@ -351,7 +349,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         They are compared with those of the labels-only members after the same part of their training: early in the
         training, predictions are not certain anyway.
         """
-        if reason := self._collapse(self._mean(_members_outputs(training, rows)), plain):
+        if reason := self._collapse(self._mean(training.outputs(rows)), plain):
             training.trust.value, self.collapsed_ = 0.0, True
             warnings.warn(
                 f"the predictions for unlabeled rows collapse: {reason}. The rest of the training uses the labels "
@@ -376,9 +374,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         skill = self._skill(y[tested], self._held_out(self._plain, x[tested], fold[tested]))
         return skill, int(tested.sum())
 
-    def _measure_gain(
-        self, x: Array, y: Array, fold: Array, table: Table, outputs: int, progress: Progress | None
-    ) -> None:
+    def _measure_gain(self, x: Array, y: Array, fold: Array, table: Table, outputs: int, progress: Progress) -> None:
         """Train once more with each part of the labels left out, and compare with the labels-only members."""
         assert self._plain is not None
         members = 4 * FOLDS
@@ -391,8 +387,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             self._scores(y[tested], self._held_out(training, x[tested], fold[tested]))
             for training in (semi, self._plain)
         )
-        gains = with_rows - without
-        self.unlabeled_gain_ = Gain.of(gains)
+        self.unlabeled_gain_ = Gain.of(with_rows - without)
 
     @plain_modes()
     def _table(self, x: Array, y: Array, labeled: Array, weights: Array | None) -> tuple[Array, Table]:
@@ -412,7 +407,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
         They are computed in float64, so that no row depends on the size of its batch.
         """
-        return _members_outputs(training, self._scaled(x, torch.float64))
+        return training.outputs(self._scaled(x, torch.float64))
 
     def _scaled(self, x: Any, dtype: torch.dtype) -> Rows:
         """Return standardized rows."""
@@ -439,15 +434,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         return np.concatenate([np.stack([self._mean(one[None]) for one in self._outputs(arm, x)]) for arm in arms])
 
 
-@plain_modes()
-@torch.no_grad()
-def _members_outputs(training: Training, rows: Rows) -> Array:
-    """Return the outputs of each member for scaled rows, ``(K, N, C)``, in their precision."""
-    exact = copy.deepcopy(training.network).to(rows.dtype).eval()
-    parts = [exact(part).unflatten(0, (training.members, -1)) for part in rows.split(4096)]
-    return np.asarray(torch.cat(parts, 1).cpu())
-
-
 def _hidden(sizes: int | Sequence[int]) -> list[int]:
     """Return the number of units of each hidden layer."""
     units: list[Any] = [sizes] if isinstance(sizes, Integral) else list(sizes)  # type: ignore[arg-type]
@@ -457,5 +443,5 @@ def _hidden(sizes: int | Sequence[int]) -> list[int]:
 
 
 def _auto_updates(labels: int, batch_size: int) -> int:
-    """Return the length of a training for so many labeled rows."""
+    """Return the length of a training for this many labeled rows."""
     return min(max(FEWEST_UPDATES, EPOCHS * ceil(labels / batch_size)), MOST_UPDATES)

@@ -184,7 +184,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return self._predicted(X)
 
     def disagreement(self, X: Any) -> Array:
-        """Return how far the members are apart in each row, ``(N,)``: 0 if all agree, towards 1 if none do.
+        """Return how far the members are apart in each row, ``(N,)``: 0 if all agree, toward 1 if none do.
 
         It is the mean over the members of the total variation ``½ Σ_c |p_c − p̄_c|`` between a member and the mean of
         all.

@@ -9,7 +9,7 @@ from advdrop.sklearn.labels import Array
 from advdrop.sklearn.training import Table
 
 FOLDS = 5
-"""Each labels-only member learns without one of so many parts of the labels."""
+"""The number of parts of the labels; each labels-only member learns without one of them."""
 
 
 def parts_of_members(members: int) -> Array:

@@ -163,7 +163,7 @@ def _is_nan(one: Any) -> bool:
 
 
 def _column(y: Any) -> Array:
-    """Return an array ``(N,)`` that keeps None, NaN and pd.NA beside text."""
+    """Return an array ``(N,)`` that keeps None, NaN and pd.NA among texts."""
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     column = np.asarray(y)

@@ -35,7 +35,7 @@ class Progress:
         return self
 
     def training(self, what: str, part: int, parts: int, loss: float) -> None:
-        """Tell that some parts of a training are done."""
+        """Show how many parts of a training are done."""
         text = f"{what}: {100 * part // parts} %, loss {loss:.4f}"
         if self.lines and (part % ceil(parts / 4) == 0 or part == parts):
             print(text, file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ class SparseRows:
         return self._dense(self.x[chosen.cpu().numpy()])
 
     def split(self, size: int) -> Iterator[Tensor]:
-        """Yield all rows as dense tensors of at most so many rows."""
+        """Yield all rows as dense tensors of at most ``size`` rows."""
         for start in range(0, len(self), size):
             yield self._dense(self.x[start : start + size])
 
@@ -48,7 +48,7 @@ Rows = Tensor | SparseRows
 
 
 def sample(rows: Rows, most: int, seed: int) -> Rows:
-    """Return at most so many of the rows, chosen at random; a sparse table stays sparse.
+    """Return at most ``most`` of the rows, chosen at random; a sparse table stays sparse.
 
     >>> len(sample(torch.zeros(30, 2), 20, seed=0)), len(sample(torch.zeros(10, 2), 20, seed=0))
     (20, 10)

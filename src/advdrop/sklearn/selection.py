@@ -70,7 +70,7 @@ class SemiSupervisedKFold(BaseCrossValidator):
             self.n_splits, shuffle=self.shuffle, random_state=self.random_state
         )
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The least populated class")  # told above
+            warnings.filterwarnings("ignore", message="The least populated class")  # _check_classes warns
             for _, test in folds.split(rows, known):
                 yield rows[test]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
@@ -17,20 +19,20 @@ from advdrop.divergences import Divergence
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import Objective, Term
 from advdrop.randomness import derived_generator
-from advdrop.schedules import Ramp, ramp_down
+from advdrop.schedules import Factor, Ramp, ramp_down
+from advdrop.sklearn.labels import Array
 from advdrop.sklearn.members import perceptrons
 from advdrop.sklearn.rows import Rows
 from advdrop.step import batch
 from advdrop.step.passes import Passes
 from advdrop.step.step import Loss, Step
-from advdrop.trust import Trust
 
 SMALL = 4_000_000
 """Up to this number of multiplications in the largest layer, a second thread makes an update slower."""
 ANNEALED = 0.3
 """The last part of the training, in which the learning rate goes to zero."""
 CHECKED = 10
-"""Values are checked in so many of the first updates."""
+"""The number of first updates in which values are checked."""
 
 
 @contextmanager
@@ -172,7 +174,7 @@ class Training:
         self.seed = seed
         self.updates = 0
         self.supervised = WeightedLoss(supervised, members)
-        self.trust = Trust(1.0)
+        self.trust = Factor(1.0)
         objective: Objective = self.supervised
         if consistency is not None:
             objective = self.supervised + self.trust * (Ramp(weight, over=ramp) * consistency)
@@ -218,6 +220,14 @@ class Training:
                 f"(standardize=True brings them to one scale), or learning_rate={self.learning_rate} is too large"
             )
         return mean
+
+    @plain_modes()
+    @torch.no_grad()
+    def outputs(self, rows: Rows) -> Array:
+        """Return the outputs of each member without dropout for scaled rows, ``(K, N, C)``, in their precision."""
+        exact = copy.deepcopy(self.network).to(rows.dtype).eval()
+        parts = [exact(part).unflatten(0, (self.members, -1)) for part in rows.split(4096)]
+        return np.asarray(torch.cat(parts, 1).cpu())
 
     @torch.no_grad()
     def rescale(self, factor: float, shift: float) -> None:

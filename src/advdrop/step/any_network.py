@@ -23,7 +23,7 @@ from advdrop.step.tape import Restart, Tape
 from advdrop.step.together import all_modules
 
 MOST_RESTARTS = 3
-"""A network is not recorded any more after this many passes had to start again."""
+"""A network is no longer recorded after this many passes had to start again."""
 
 
 class AnyNetwork(Network):
@@ -110,7 +110,7 @@ class _AnyLower(Lower):
         try:
             output = self._run(masks, False, update, player, player.stop)
             if not player.failed:
-                self._tell(player, tape)
+                self._warn_if_slow(player, tape)
                 return output
         except Restart:
             pass
@@ -121,7 +121,7 @@ class _AnyLower(Lower):
         attributes.restore()
         for tensor, before in reversed(player.undo):
             tensor.data.copy_(before)
-        self._tell(player, tape)
+        self._warn_if_slow(player, tape)
         self.tapes[gradients] = None
         network.restarts += 1
         self._rewind()
@@ -184,7 +184,7 @@ class _AnyLower(Lower):
             with use_masks(source), mode or nullcontext():
                 return call(self.network.model, self.inputs)
 
-    def _tell(self, player: Player, tape: Tape) -> None:
+    def _warn_if_slow(self, player: Player, tape: Tape) -> None:
         """Warn once if less than half of the lower part could be replayed."""
         network = self.network
         if network.why_slow or 2 * player.position >= tape.total:

@@ -103,7 +103,7 @@ class Batch:
         return self.second_view if has_second_view and self.second_view is not None else self.inputs(rows)
 
     def further(self, rows: Rows, number: int) -> Inputs:
-        """Return one of the views of these rows behind the second, or the second if there are fewer."""
+        """Return one of the views of these rows after the second, or the second if there are fewer."""
         has_views = self.rows(rows) == self.rows("unlabeled") and number < len(self.more_views)
         return self.more_views[number] if has_views else self.second(rows)
 

@@ -41,15 +41,13 @@ _UNSEEN = frozenset(
 """Functions and properties that change a tensor or its graph, or give access to its memory, while its version
 counter stays the same."""
 
-
 _IN_PLACE = frozenset(
     (
         *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"),
         *("__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"),
     )
 )
-"""Functions that change their first argument in place, besides those with a name like ``add_``."""
-
+"""Functions that change their first argument in place, in addition to those with a name like ``add_``."""
 
 PROFILING = frozenset({"_record_function_enter", "_record_function_enter_new", "_record_function_exit"})
 """Functions that ``torch.profiler.record_function`` calls. They compute nothing, so they run in every pass."""

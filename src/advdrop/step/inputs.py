@@ -13,15 +13,20 @@ from advdrop.step.copies import own
 Inputs = Any
 """What a network is called with: one tensor, a tuple of arguments, a dict of keyword arguments, or any other object."""
 
-
 Weights = dict[str, Tensor]
 """Parameters and buffers by their names."""
 
 
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and the keyword arguments of a call."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (inputs if type(inputs) is tuple else (inputs,)), {}
+
+
 def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
     """Call a network with its inputs; if given, with other weights than its own."""
-    args = () if isinstance(inputs, Mapping) else inputs if type(inputs) is tuple else (inputs,)
-    args, kwargs = own((args, dict(inputs) if isinstance(inputs, Mapping) else {}), {})
+    args, kwargs = own(arguments(inputs), {})
     return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
 
 

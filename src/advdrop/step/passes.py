@@ -180,7 +180,7 @@ class Passes:
         return ready if ready is not None else self._sampled(self.batch.second(rows), "second")
 
     def further(self, rows: Rows) -> Pass:
-        """Return another pass with new noise and new masks, on the next of the views behind the second."""
+        """Return another pass with new noise and new masks, on the next of the views after the second."""
         ready = self._joint((self.batch.rows(rows), "further"))
         return ready if ready is not None else self._sampled(self._next_view(rows), "second")
 
@@ -262,7 +262,7 @@ class Passes:
             shown = x.dtype if dense else x.layout
         raise TypeError(
             f"AT and VAT change the input, which must be one dense floating-point tensor, got {shown}; say which "
-            "module's output they should change instead, VAT(at='embedding'), or use VAdD with a layer behind the "
+            "module's output they should change instead, VAT(at='embedding'), or use VAdD with a layer after the "
             "embedding, advdrop.insert(model, after=...)"
         )
 

@@ -52,8 +52,8 @@ class Step(nn.Module):
     It is one module, so ``DistributedDataParallel(step)`` distributes the whole step. Its ``state_dict`` has everything
     that is needed to resume the training, such as the table of temporal ensembling.
 
-    Modules that a term trains beside the network, such as the heads of deep supervision, are in ``step.trained``. Give
-    an optimizer ``step.parameters()``, so that it trains them too.
+    Modules that a term trains with the network, such as the heads of deep supervision, are in ``step.trained``. Give an
+    optimizer ``step.parameters()``, so that it trains them too.
 
     Args:
         model: the network. Terms such as VAdD need an AdversarialDropout layer in it, see :func:`advdrop.insert`.
@@ -111,7 +111,7 @@ class Step(nn.Module):
         self.updating = frozenset(updating)
         self.reuse = reuse
         self._known: tuple[object, Network] | None = None
-        self._told: set[str] = set()
+        self._warnings: set[str] = set()
         for _, term in objective.parts:
             term.attach(model)
 
@@ -154,7 +154,7 @@ class Step(nn.Module):
         active = {name: term for name, (_, term) in parts.items() if weights[name] != 0.0}
         if not active:
             raise ValueError(f"every term of the objective has weight 0: {', '.join(weights)}")
-        with ONE_THREAD, checks.told_once(self._told):
+        with ONE_THREAD, checks.warnings_once(self._warnings):
             return self._loss(batch, active, weights, generator, measure)
 
     def _loss(

@@ -18,7 +18,7 @@ output of a training pass.
 A result that was not kept by anybody, or that was changed in place later, cannot be returned as it was. The replay then
 returns a stand-in: a tensor without contents on the meta device, so that computing with it fails. When the replay ends,
 the stand-ins that ``forward`` still holds become aliases of the recorded tensors. If that is not possible, because a
-tensor does not exist any more or was changed in place after this point, the pass starts again from the beginning
+tensor no longer exists or was changed in place after this point, the pass starts again from the beginning
 (:class:`Restart`).
 """
 
@@ -72,7 +72,7 @@ class Seen:
         return weak is not None and weak() is tensor
 
     def tensor(self) -> Tensor | None:
-        """Return the tensor, or None if it does not exist any more."""
+        """Return the tensor, or None if it no longer exists."""
         return self.strong if self.weak is None else _alive(self.weak)
 
     def keep(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from advdrop.lab.cli.answer import LARGEST, answer_for, answer_of, thumbnail, unlabeled_images, uses_unlabeled
+from advdrop.lab.cli.answer import LARGEST, answer_of, answer_of_run, thumbnail, unlabeled_images, uses_unlabeled
 from advdrop.lab.cli.main import main
 from advdrop.lab.data import load
 from advdrop.lab.data.batches import split_labels
@@ -25,11 +25,6 @@ TINY = [
     "--set", "training.epoch_updates=20", "--set", "objective.blend=0",
     "--set", "engine.accelerator=cpu", "--set", "engine.checkpoint_seconds=1e6", "--quiet",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -89,7 +84,7 @@ def test_runs_on_data_that_have_changed_are_not_used_again(own, capsys, tmp_path
     )
     assert capsys.readouterr().err.splitlines()[-1] == f"advdrop: {said}"
     assert not Path("c/vat-0").exists()
-    for compute in (lambda: answer_of([old], load("own.npz"), progress=False), lambda: answer_for(old[1])):
+    for compute in (lambda: answer_of([old], load("own.npz"), progress=False), lambda: answer_of_run(old[1])):
         with pytest.raises(RunError, match="was trained on other data"):
             compute()
     assert not Path("c/pi-0-baseline").exists()

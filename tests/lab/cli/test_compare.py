@@ -3,12 +3,11 @@
 import json
 import re
 
-import pytest
-
 from advdrop.lab.cli import compare
 from advdrop.lab.cli.main import main
 from advdrop.lab.engine import RunDirectory
-from advdrop.lab.engine.jobs import Jobs, StoppedError
+from advdrop.lab.engine.jobs import Jobs
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.engine.training import DivergedError
 
 TINY = [
@@ -16,11 +15,6 @@ TINY = [
     "--set", "network.delta=0.3", "--set", "training.epoch_updates=20",
     "--set", "engine.accelerator=cpu", "--set", "engine.checkpoint_seconds=1e6",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def outcomes_in(monkeypatch, found, **errors):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import types
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,8 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.data.sources import SOURCES, load
 from advdrop.lab.engine import RunDirectory
-from advdrop.lab.engine.run import StoppedError
+from advdrop.lab.engine.signals import StoppedError
+from commands import says
 
 TINY = [
     "--dataset", "digits", "--labels", "20", "--updates", "4", "--set", "network.name=mlp", "--set",
@@ -33,10 +33,8 @@ TINY = [
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _small_data(monkeypatch):
     monkeypatch.delenv("ADVDROP_DATA", raising=False)
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     monkeypatch.setattr(train, "load", lambda name, *more, **options: read(name)(name, *more, **options))
 
 
@@ -46,12 +44,6 @@ def read(name):
 
 
 once = functools.cache(load)
-
-
-def advdrop_says(capsys, *typed):
-    code = main(list(typed))
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def test_the_command_is_there_and_knows_every_command():
@@ -79,24 +71,24 @@ COMMANDS = [
     "command", [[], *([name] for name in COMMANDS), ["data"], *(["data", name] for name in ("list", "get", "check"))]
 )
 def test_every_command_explains_itself(command, capsys):
-    code, out, err = advdrop_says(capsys, *command, "--help")
+    code, out, err = says(capsys, *command, "--help")
     assert (code, err) == (0, "")
     assert "Usage: advdrop" in out
     assert not re.search(r"default: (None|False|\[\])", out)
 
 
 def test_the_help_of_train_names_every_method(capsys):
-    out = advdrop_says(capsys, "train", "--help")[1]
+    out = says(capsys, "train", "--help")[1]
     named = out.partition("Methods: ")[2].partition(" and sums")[0]
     assert {word.strip(", ") for word in named.split()} == {"dropout", *METHODS}
 
 
 def test_version(capsys):
-    assert advdrop_says(capsys, "--version") == (0, f"advdrop {advdrop.__version__}\n", "")
+    assert says(capsys, "--version") == (0, f"advdrop {advdrop.__version__}\n", "")
 
 
 def test_no_command_shows_the_help_and_fails(capsys):
-    code, out, _ = advdrop_says(capsys)
+    code, out, _ = says(capsys)
     assert code == 2
     assert "advdrop train" in out
 
@@ -183,7 +175,7 @@ def test_no_command_shows_the_help_and_fails(capsys):
 )
 def test_a_mistake_is_one_line_exit_code_2_and_nothing_left_behind(typed, said, capsys, tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 no longer a zip file")
-    code, out, err = advdrop_says(capsys, *typed.split())
+    code, out, err = says(capsys, *typed.split())
     assert code == 2
     assert said in err
     assert err.count("\n") == 1
@@ -212,24 +204,24 @@ def config_in(out):
 
 def test_a_file_wins_over_the_recipe_options_over_the_file_and_set_over_all(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text(FILE)
-    code, out, _ = advdrop_says(capsys, "train", "--config", "mine.yaml", "--dry-run")
+    code, out, _ = says(capsys, "train", "--config", "mine.yaml", "--dry-run")
     assert code == 0
     config = config_in(out)
     assert (config.dataset, config.labels, config.method, config.seed) == ("digits", 20, "vat", 0)
     assert (config.network.hidden, config.objective.terms.vat.weight, config.training.updates) == ((16, 8), 0.1, 4)
     typed = ["--updates", "6", "--labels", "30", "--seed", "5", "--precision", "bf16"]
-    over = config_in(advdrop_says(capsys, "train", "--config", "mine.yaml", "--dry-run", *typed)[1])
+    over = config_in(says(capsys, "train", "--config", "mine.yaml", "--dry-run", *typed)[1])
     assert over.differences(config) == ["engine.precision", "labels", "seed", "training.updates"]
     assert (over.labels, over.seed, over.training.updates) == (30, 5, 6)
     sets = ["--set", "training.updates=7", "--set", "labels=all", "--set", "vat.weight=3"]
-    last = config_in(advdrop_says(capsys, "train", "--config", "mine.yaml", "--dry-run", *typed, *sets)[1])
+    last = config_in(says(capsys, "train", "--config", "mine.yaml", "--dry-run", *typed, *sets)[1])
     assert (last.labels, last.training.updates, last.objective.terms.vat.weight, last.seed) == ("all", 7, 3.0, 5)
 
 
 def test_the_configuration_of_a_run_is_a_file_for_another(capsys, tmp_path):
-    assert advdrop_says(capsys, "train", "mine", *TINY, "--quiet", "--seed", "3")[0] == 0
+    assert says(capsys, "train", "mine", *TINY, "--quiet", "--seed", "3")[0] == 0
     path = tmp_path / "runs" / "mine" / "config.yaml"
-    assert advdrop_says(capsys, "train", "again", "--config", str(path), "--quiet")[0] == 0
+    assert says(capsys, "train", "again", "--config", str(path), "--quiet")[0] == 0
     first, again = (RunDirectory.open(tmp_path / "runs" / name) for name in ("mine", "again"))
     assert again.config == first.config
     assert again.model.read_bytes() == first.model.read_bytes()
@@ -238,7 +230,7 @@ def test_the_configuration_of_a_run_is_a_file_for_another(capsys, tmp_path):
 def test_a_comparison_takes_a_file_and_gives_each_method_its_own_options(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text(FILE + "seed: 9\nvadd-kl: {steps: 7}\n")
     typed = ["compare", "--config", "mine.yaml", "--methods", "dropout,vat,vadd-kl", "--out", "c", "--jobs", "1"]
-    assert advdrop_says(capsys, *typed, "--quiet")[0] == 0
+    assert says(capsys, *typed, "--quiet")[0] == 0
     terms = {
         name: RunDirectory.open(tmp_path / "c" / f"{name}-0").config.objective.terms for name in typed[4].split(",")
     }
@@ -268,7 +260,7 @@ def test_a_comparison_takes_a_file_and_gives_each_method_its_own_options(capsys,
 def test_a_file_that_is_wrong_is_told_in_one_line(content, said, capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text(content)
     for command in ("train", "compare"):
-        code, out, err = advdrop_says(capsys, command, "--config", "mine.yaml")
+        code, out, err = says(capsys, command, "--config", "mine.yaml")
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert said in err
         assert len(err) < 300
@@ -303,7 +295,7 @@ def interrupt(*_, **__):
 
 def test_ctrl_c_while_options_are_parsed_is_said(capsys, monkeypatch):
     monkeypatch.setattr(Path, "expanduser", interrupt)
-    assert advdrop_says(capsys, "train", "--out", "x") == (130, "", "advdrop: stopped\n")
+    assert says(capsys, "train", "--out", "x") == (130, "", "advdrop: stopped\n")
 
 
 def test_ctrl_c_while_the_command_line_is_imported_is_said(capsys, monkeypatch):
@@ -345,39 +337,39 @@ def test_words_are_completed(words, found, monkeypatch, capsys):
 def test_the_environment_is_no_option(capsys, monkeypatch):
     monkeypatch.setenv("VERSION", "1")
     monkeypatch.setenv("TRAIN", "1")
-    code, out, _ = advdrop_says(capsys, "data", "list", "--data-dir", "nowhere")
+    code, out, _ = says(capsys, "data", "list", "--data-dir", "nowhere")
     assert code == 0
     assert "mnist5k" in out
 
 
 def test_debug_shows_the_traceback(capsys):
-    code, _, err = advdrop_says(capsys, "train", "--labels", "5", "--debug")
+    code, _, err = says(capsys, "train", "--labels", "5", "--debug")
     assert code == 2
     assert "Traceback" in err
 
 
 def test_train_writes_a_run_and_refuses_to_touch_it_again(capsys, tmp_path):
-    code, out, err = advdrop_says(capsys, "train", *TINY)
+    code, out, err = says(capsys, "train", *TINY)
     assert code == 0
     path = tmp_path / "runs" / "digits-20-vadd-qe-0"
     result = RunDirectory.open(path).result
     assert f"test error {result['test_error_percent']:.2f} %" in out
     assert "written to runs/digits-20-vadd-qe-0" in out
     assert re.search(r"update 2/4  loss .*test error .* left\n.*update 4/4", err)
-    code, _, err = advdrop_says(capsys, "train", *TINY)
+    code, _, err = says(capsys, "train", *TINY)
     assert code == 2
     assert "runs/digits-20-vadd-qe-0 exists; resume it" in err
-    code, _, err = advdrop_says(capsys, "train", *TINY, "--force", "--quiet")
+    code, _, err = says(capsys, "train", *TINY, "--force", "--quiet")
     assert (code, err) == (0, "")
 
 
 def test_a_run_is_resumed_and_extended_from_inside(capsys, tmp_path, monkeypatch):
     run = tmp_path / "runs" / "mine"
-    advdrop_says(capsys, "train", "mine", *TINY, "--quiet")
+    says(capsys, "train", "mine", *TINY, "--quiet")
     (run / "result.json").unlink()  # as if it had been stopped just before
     for longer in ([], ["--updates", "8"]):
         monkeypatch.chdir(run)
-        code, out, err = advdrop_says(capsys, "train", "--resume", ".", *longer, "--baseline")
+        code, out, err = says(capsys, "train", "--resume", ".", *longer, "--baseline")
         assert code == 0
         assert f"written to {run}\n" in out
         assert "unlabeled images" in out  # the second run is beside it
@@ -386,14 +378,14 @@ def test_a_run_is_resumed_and_extended_from_inside(capsys, tmp_path, monkeypatch
 
 
 def test_a_name_and_an_out_say_where(capsys, tmp_path):
-    assert advdrop_says(capsys, "train", "mine", *TINY, "--method", "dropout", "--quiet")[0] == 0
-    assert advdrop_says(capsys, "train", "--out", "there", *TINY, "--method", "dropout", "--quiet")[0] == 0
+    assert says(capsys, "train", "mine", *TINY, "--method", "dropout", "--quiet")[0] == 0
+    assert says(capsys, "train", "--out", "there", *TINY, "--method", "dropout", "--quiet")[0] == 0
     assert RunDirectory.open(tmp_path / "runs" / "mine").finished
     assert RunDirectory.open(tmp_path / "there").finished
 
 
 def test_dry_run_prints_a_configuration_that_can_be_read_and_writes_nothing(capsys, tmp_path):
-    code, out, _ = advdrop_says(capsys, "train", *TINY, "--dry-run", "--set", "vadd-qe.weight=1e-1")
+    code, out, _ = says(capsys, "train", *TINY, "--dry-run", "--set", "vadd-qe.weight=1e-1")
     assert code == 0
     assert "delta: 0.3" in out
     assert "weight: 0.1" in out
@@ -405,37 +397,37 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     main(["train", "mine", *TINY, "--quiet", "--preset", "paper"])
     capsys.readouterr()
     result = RunDirectory.open(tmp_path / "runs" / "mine").result
-    code, out, _ = advdrop_says(capsys, "evaluate", "runs/mine")
+    code, out, _ = says(capsys, "evaluate", "runs/mine")
     assert code == 0
     error = f"{result['test_error_percent']:.2f} %"
     assert f"test error {error} of 355 images (recorded: {error})" in out
     assert len(re.findall(r"^  \d  +[\d.]+ %$", out, re.MULTILINE)) == 10
-    code, out, _ = advdrop_says(capsys, "show", "runs/mine")
+    code, out, _ = says(capsys, "show", "runs/mine")
     assert "vadd-qe on digits, 20 labels, seed 0, preset paper" in out
     assert "vadd_qe/flips" in out
     assert "companion/skill" not in out  # the preset has no companion
-    code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/mine")
+    code, out, _ = says(capsys, "show", "runs/mine", "runs/mine")
     assert out.count("finished") == 2
     main(["train", "--out", "runs/group/other one", *TINY, "--quiet", "--method", "dropout"])
-    code, out, _ = advdrop_says(capsys, "show", "runs/group/other one")
+    code, out, _ = says(capsys, "show", "runs/group/other one")
     row = RunDirectory.open(tmp_path / "runs" / "group" / "other one").metrics()[-1]
     for name in ("skill", "trust"):
         assert re.search(rf"  companion/{name} .* → {row[f'companion/{name}']:.4g}\n", out)
-    code, out, _ = advdrop_says(capsys, "show", "runs/mine", "runs/group")
+    code, out, _ = says(capsys, "show", "runs/mine", "runs/group")
     assert "other one" in out
     (tmp_path / "runs" / "mine" / "model.safetensors").write_bytes(b"cut off")
-    code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
+    code, out, err = says(capsys, "evaluate", "runs/mine")
     assert code == 2
     assert "runs/mine/model.safetensors is damaged or belongs to another run" in err
     (tmp_path / "runs" / "mine" / "split.npz").write_bytes(b"PK")
-    code, out, err = advdrop_says(capsys, "evaluate", "runs/mine")
+    code, out, err = says(capsys, "evaluate", "runs/mine")
     assert code == 2
     assert "runs/mine/split.npz: cannot be read" in err
 
 
 def test_compare_uses_one_split_for_all_methods_and_keeps_what_is_done(capsys, tmp_path):
     typed = ["compare", *TINY, "--methods", "dropout,vadd-kl", "--seeds", "2", "--out", "c", "--jobs", "1"]
-    code, out, err = advdrop_says(capsys, *typed)
+    code, out, err = says(capsys, *typed)
     assert code == 0
     assert re.search(r"\| dropout +\| [\d.]+ ± [\d.]+ +\| 2 ", out)
     assert re.search(r"\| vadd-kl +\| [\d.]+ ± [\d.]+ +\| 2 ", out)
@@ -448,16 +440,16 @@ def test_compare_uses_one_split_for_all_methods_and_keeps_what_is_done(capsys, t
         runs[f"vadd-kl-{seed}"].result["test_error_percent"] for seed in (0, 1)
     ]
     before = (runs["dropout-0"].path / "result.json").stat().st_mtime_ns
-    code, again, err = advdrop_says(capsys, *typed)
+    code, again, err = says(capsys, *typed)
     assert (code, again, err) == (0, out, "")
     assert (runs["dropout-0"].path / "result.json").stat().st_mtime_ns == before
-    code, _, err = advdrop_says(capsys, *typed, "--set", "network.delta=0.1")
+    code, _, err = says(capsys, *typed, "--set", "network.delta=0.1")
     assert code == 2
     assert "c/dropout-0 is a run with another network.delta; delete it or choose another --out" in err
 
 
 def test_compare_dry_run_estimates(capsys, tmp_path):
-    code, out, _ = advdrop_says(capsys, "compare", *TINY, "--dry-run")
+    code, out, _ = says(capsys, "compare", *TINY, "--dry-run")
     assert code == 0
     assert re.search(r"about 0:00:\d\d in all", out)
     assert list(tmp_path.iterdir()) == []
@@ -470,33 +462,31 @@ def test_your_own_half_labeled_npz_trains(capsys, tmp_path, monkeypatch):
     half = np.where(np.arange(90) < 60, y[:90], -1)
     np.savez(tmp_path / "own.npz", x_train=x[:90], y_train=half, x_test=x[90:], y_test=y[90:])
     typed = ["train", "--dataset", "own.npz", "--labels", "all", "--updates", "5", "--quiet"]
-    code, out, err = advdrop_says(capsys, *typed)
+    code, out, err = says(capsys, *typed)
     assert (code, err) == (0, "3 classes: 0, 1, 2\n")
     split = RunDirectory.open(tmp_path / "runs" / "own-all-vadd-qe-0").split
     assert (len(split.labeled), len(split.unlabeled)) == (60, 30)
     monkeypatch.chdir(tmp_path / "runs")  # a run knows where its data are
-    code, out, err = advdrop_says(capsys, "evaluate", "own-all-vadd-qe-0")
+    code, out, err = says(capsys, "evaluate", "own-all-vadd-qe-0")
     assert (code, err) == (0, "")
     (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
     for command in ("evaluate", "explain", "audit"):
-        code, _, err = advdrop_says(capsys, command, "own-all-vadd-qe-0")
+        code, _, err = says(capsys, command, "own-all-vadd-qe-0")
         assert code == 2
-        assert (
-            f"was trained on {tmp_path / 'own.npz'}, which is not there any more; put it back, or give its new" in err
-        )
-        assert advdrop_says(capsys, command, "own-all-vadd-qe-0", "--dataset", "../moved.npz")[0] == 0
-    assert "put it back" in advdrop_says(capsys, "train", "--resume", "own-all-vadd-qe-0", "--updates", "9")[2]
-    code, out, _ = advdrop_says(capsys, "data", "check", "../moved.npz")
+        assert f"was trained on {tmp_path / 'own.npz'}, which is not there anymore; put it back, or give its new" in err
+        assert says(capsys, command, "own-all-vadd-qe-0", "--dataset", "../moved.npz")[0] == 0
+    assert "put it back" in says(capsys, "train", "--resume", "own-all-vadd-qe-0", "--updates", "9")[2]
+    code, out, _ = says(capsys, "data", "check", "../moved.npz")
     assert "90 training examples of (3,), 60 of them labeled" in out
 
 
 def test_data_list_and_check(capsys):
-    code, out, _ = advdrop_says(capsys, "data", "list", "--data-dir", "nowhere")
+    code, out, _ = says(capsys, "data", "list", "--data-dir", "nowhere")
     assert code == 0
     assert re.search(r"\| mnist5k +\| 1x28x28 \| 4,000 +\| 1,000 ", out)
     assert "advdrop data get cifar10" in out
     assert "The folder is nowhere" in out
-    code, out, _ = advdrop_says(capsys, "data", "check", "digits")
+    code, out, _ = says(capsys, "data", "check", "digits")
     assert code == 0
     assert "10 classes" in out
 
@@ -515,7 +505,7 @@ def test_what_goes_wrong_on_the_way_has_its_own_code(error, code, capsys, monkey
         raise error
 
     monkeypatch.setattr("advdrop.lab.cli.runs.run_show", fail)
-    found, out, err = advdrop_says(capsys, "show", "x")
+    found, out, err = says(capsys, "show", "x")
     assert (found, out) == (code, "")
     assert err.startswith(f"advdrop: {error}" if str(error) else "advdrop: stopped")
     assert err.count("\n") == 1
@@ -524,7 +514,7 @@ def test_what_goes_wrong_on_the_way_has_its_own_code(error, code, capsys, monkey
 def test_a_method_that_diverges_does_not_stop_the_comparison(capsys):
     wild = ["--set", "optimizer.learning_rate=1e30", "--set", "optimizer.ramp_down=0", "--updates", "12", "--jobs", "1"]
     typed = [part for part in TINY if part not in ("--updates", "4")]
-    code, out, err = advdrop_says(capsys, "compare", *typed, *wild, "--methods", "dropout,vadd-kl", "--quiet")
+    code, out, err = says(capsys, "compare", *typed, *wild, "--methods", "dropout,vadd-kl", "--quiet")
     assert code == 1
     assert re.search(r"\| dropout +\| failed", out)
     assert re.search(r"\| vadd-kl +\| failed", out)
@@ -534,7 +524,7 @@ def test_a_method_that_diverges_does_not_stop_the_comparison(capsys):
 def test_a_comparison_leaves_a_page_of_somebody_else_as_it_is(capsys, tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "report.html").write_text("mine")
-    code, _, err = advdrop_says(capsys, "compare", *TINY, "--methods", "dropout", "--out", "c", "--jobs", "1")
+    code, _, err = says(capsys, "compare", *TINY, "--methods", "dropout", "--out", "c", "--jobs", "1")
     assert (code, sorted(path.name for path in (tmp_path / "c").iterdir())) == (2, ["report.html"])
     assert "c/report.html was not written by advdrop and is left as it is; choose another --out" in err
 
@@ -549,6 +539,6 @@ def test_a_signal_before_the_training_stops_the_command_and_leaves_nothing(name,
     number = getattr(signal, name)
     monkeypatch.setattr(train, "dataset_of", lambda *_: signal.raise_signal(number))
     before = signal.getsignal(number)
-    assert advdrop_says(capsys, "train", *TINY) == (130, "", "advdrop: stopped\n")
+    assert says(capsys, "train", *TINY) == (130, "", "advdrop: stopped\n")
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(number) is before

@@ -2,19 +2,18 @@
 
 import json
 import struct
-import warnings
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from advdrop.lab.cli.main import main
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.engine import RunDirectory
 from advdrop.lab.engine.jobs import cached_data
 from advdrop.lab.records.record import record_of
 from advdrop.lab.suites.suite import OPTIONAL
+from commands import says
 from runs import tiny
 
 CLASSES = ("Kreis ●", "正方形")
@@ -55,18 +54,6 @@ def folder_of(root, count, seed=0, classes=CLASSES):
     (root / "unlabeled/drawing.png").write_text("<svg/>")
     (root / "unlabeled/cut.jpg").write_bytes(b"\xff\xd8\xff\xe0 cut")
     return root
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-
-
-def says(capsys, *typed):
-    code = main([*typed])
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def test_a_folder_as_people_have_it(capsys, tmp_path):

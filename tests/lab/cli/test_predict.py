@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from advdrop.lab.cli import predict
-from advdrop.lab.cli.main import main
 from advdrop.lab.engine import train
 from advdrop.lab.engine.model import load
 from bad_pictures import SVG, huge_png
+from commands import says
 from runs import rings, tiny
 
 UNREADABLE = {"cut.png": "cannot be read", "drawing.png": "cannot identify image", "huge.png": "Image size"}
@@ -39,12 +39,6 @@ def photos(image_run, tmp_path, monkeypatch):
     return tmp_path / "photos"
 
 
-def says(capsys, *words):
-    code = main(["predict", *map(str, words)])
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
 def list_of_paths(monkeypatch, content):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
 
@@ -55,7 +49,7 @@ def expected(image_run):
 
 
 def test_a_folder_with_bad_files_among_good_ones(photos, image_run, capsys):
-    code, out, err = says(capsys, "run", "photos")
+    code, out, err = says(capsys, "predict", "run", "photos")
     assert code == 1
     found = {line.split("/")[-1]: line.split()[0] for line in out.splitlines()}
     assert found == expected(image_run)
@@ -71,7 +65,7 @@ def test_a_folder_with_bad_files_among_good_ones(photos, image_run, capsys):
     "given", [["photos/数字*.png"], ["photos/**/数字*"], ["photos/größe.png", "photos/数字 0.png"]]
 )
 def test_files_folders_and_patterns(given, photos, image_run, capsys):
-    code, out, err = says(capsys, "run", *given)
+    code, out, err = says(capsys, "predict", "run", *given)
     assert (code, err) == (0, "")
     found = {line.split("/")[-1]: line.split()[0] for line in out.splitlines()}
     assert len(found) == {"photos/数字*.png": 5, "photos/**/数字*": 9}.get(given[0], 5)
@@ -80,7 +74,7 @@ def test_files_folders_and_patterns(given, photos, image_run, capsys):
 
 def test_paths_on_stdin_each_once(photos, capsys, monkeypatch):
     list_of_paths(monkeypatch, "photos/数字 0.png\r\n\nphotos/größe.png\nphotos/数字 0.png\n".encode())
-    code, out, _ = says(capsys, "run", "-")
+    code, out, _ = says(capsys, "predict", "run", "-")
     assert (code, out.count("\n")) == (0, 5)
 
 
@@ -88,14 +82,14 @@ def test_paths_on_stdin_each_once(photos, capsys, monkeypatch):
 def test_no_name_on_stdin_stops_the_others(name, photos, capsys, monkeypatch):
     Path(os.fsdecode(name)).write_bytes(Path("photos/数字 0.png").read_bytes())
     list_of_paths(monkeypatch, name + "\nphotos/数字 0.png\n".encode())
-    code, out, _ = says(capsys, "run", "-")
+    code, out, _ = says(capsys, "predict", "run", "-")
     assert (code, out.count("\n")) == (0, 2)
 
 
 @pytest.mark.parametrize("given", [["empty"], ["nothing.png"], ["none/*.png"], ["empty", "-"]])
 def test_no_images_is_told_in_one_line(given, photos, capsys, monkeypatch):
     list_of_paths(monkeypatch, b"")
-    code, out, err = says(capsys, "run", *given, "--out", "o.csv")
+    code, out, err = says(capsys, "predict", "run", *given, "--out", "o.csv")
     assert (code, out) == (2, "")
     assert err == f"advdrop: no images in {', '.join(given)}; give image files, folders of them or patterns\n"
     assert not (photos.parent / "o.csv").exists()
@@ -103,13 +97,13 @@ def test_no_images_is_told_in_one_line(given, photos, capsys, monkeypatch):
 
 def test_a_path_that_is_mistyped_does_not_stop_the_others(photos, capsys):
     os.mkfifo("pipe.png")
-    code, out, err = says(capsys, "run", "photos/数字 0.png", "photo/1.png", "pipe.png")
+    code, out, err = says(capsys, "predict", "run", "photos/数字 0.png", "photo/1.png", "pipe.png")
     assert (code, out.count("\n")) == (1, 1)
     assert err.splitlines()[1:] == ["  photo/1.png does not exist", "  pipe.png is not a file"]
 
 
 def test_csv_and_json_have_a_row_for_each_file(photos, image_run, capsys):
-    code, out, _ = says(capsys, "run", "photos", "--out", "new/all.csv", "--top", "2")
+    code, out, _ = says(capsys, "predict", "run", "photos", "--out", "new/all.csv", "--top", "2")
     assert code == 1
     assert "9 images: " in out
     assert out.endswith("; written to new/all.csv\n")
@@ -118,7 +112,7 @@ def test_csv_and_json_have_a_row_for_each_file(photos, image_run, capsys):
     assert list(rows[0]) == ["path", "class", "probability", "class_2", "probability_2", "error"]
     assert {row["path"].split("/")[-1]: row["class"] for row in rows if row["class"]} == expected(image_run)
     assert {row["path"].split("/")[-1] for row in rows if row["error"]} == UNREADABLE.keys()
-    says(capsys, "run", "photos", "-o", "all.json", "--top", "2")
+    says(capsys, "predict", "run", "photos", "-o", "all.json", "--top", "2")
     told = json.loads((photos.parent / "all.json").read_text(encoding="utf-8"))
     for row, other in zip(rows, told, strict=True):
         assert row["path"] == other["path"]
@@ -132,7 +126,7 @@ def test_csv_and_json_have_a_row_for_each_file(photos, image_run, capsys):
 @pytest.mark.parametrize("out", ["o.txt", "o", "folder.csv", "o.csv.png"])
 def test_another_ending_is_refused_before_anything_is_read(out, photos, capsys):
     (photos.parent / "folder.csv").mkdir()
-    code, _, err = says(capsys, "no run", "photos", "--out", out)
+    code, _, err = says(capsys, "predict", "no run", "photos", "--out", out)
     said = (
         "was not written by advdrop and is left as it is" if out.endswith("csv") else "has not the ending .csv or .json"
     )
@@ -143,31 +137,32 @@ def test_another_ending_is_refused_before_anything_is_read(out, photos, capsys):
 @pytest.mark.parametrize("name", ["data.csv", "data.json"])
 def test_a_file_of_somebody_else_is_kept(name, capsys):
     Path(name).write_text("mine")
-    code, _, err = says(capsys, "run", "photos", "--out", name)
+    code, _, err = says(capsys, "predict", "run", "photos", "--out", name)
     assert (code, err) == (
         2,
         f"advdrop: {name} was not written by advdrop and is left as it is; choose another --out\n",
     )
     assert Path(name).read_text() == "mine"
     Path(name).unlink()
-    assert [says(capsys, "run", "photos", "--out", name)[0] for _ in range(2)] == [1, 1]  # its own file is replaced
+    # Its own file is replaced.
+    assert [says(capsys, "predict", "run", "photos", "--out", name)[0] for _ in range(2)] == [1, 1]
 
 
 def test_more_images_than_a_batch_and_many_bad_ones(photos, image_run, capsys, monkeypatch):
     monkeypatch.setattr(predict, "BATCH", 4)
     monkeypatch.setattr(predict, "LISTED", 2)
-    _, out, err = says(capsys, "run", "photos")
+    _, out, err = says(capsys, "predict", "run", "photos")
     assert {line.split("/")[-1]: line.split()[0] for line in out.splitlines()} == expected(image_run)
     assert err.splitlines()[-1] == "  and 1 more; a file given by --out lists all of them"
 
 
 def test_a_run_that_cannot_classify_images(photos, capsys):
     train(tiny(), "table", data=rings(), progress=False)
-    code, _, err = says(capsys, "table", "photos")
+    code, _, err = says(capsys, "predict", "table", "photos")
     assert (code, err.count("\n")) == (2, 1)
     assert "table classifies arrays of shape (6,), not images; use it from Python: advdrop.lab.load('table')" in err
     Path("table/result.json").unlink()
-    code, _, err = says(capsys, "table", "photos")
+    code, _, err = says(capsys, "predict", "table", "photos")
     assert (code, err) == (2, "advdrop: table is not finished; resume it with: advdrop train --resume table\n")
 
 
@@ -178,11 +173,11 @@ def test_names_that_would_do_something_elsewhere(image_run, tmp_path, monkeypatc
     image = Image.fromarray(image_run[1].test.x[0].numpy().transpose(1, 2, 0))
     for name in names:
         image.save(os.fsdecode(name), format="png")
-    code, out, _ = says(capsys, image_run[0], *map(os.fsdecode, sorted(names)))
+    code, out, _ = says(capsys, "predict", image_run[0], *map(os.fsdecode, sorted(names)))
     assert (code, len(out.splitlines())) == (0, 5)
     assert "\x1b" not in out
-    assert says(capsys, image_run[0], ".", "--out", "o.csv")[0] == 0
-    assert says(capsys, image_run[0], ".", "--out", "o.json")[0] == 0
+    assert says(capsys, "predict", image_run[0], ".", "--out", "o.csv")[0] == 0
+    assert says(capsys, "predict", image_run[0], ".", "--out", "o.json")[0] == 0
     with Path("o.csv").open(newline="", encoding="utf-8") as file:
         paths = [row["path"] for row in csv.DictReader(file)]
     told = json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))
@@ -211,7 +206,7 @@ def test_a_link_to_a_folder_is_not_left_out_in_silence(photos, capsys):
     for name in UNREADABLE:
         (photos / name).unlink()
     (photos / "loop").symlink_to(photos)
-    code, out, err = says(capsys, "run", "photos")
+    code, out, err = says(capsys, "predict", "run", "photos")
     assert code == 1
     assert len(out.splitlines()) == 9
     assert "photos/loop is a folder" in err

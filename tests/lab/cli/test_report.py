@@ -10,11 +10,6 @@ from ledger import run_of, suite_of
 from studies import autoencoder_of, theory_of
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def _measured():
     Ledger(Path("results")).add(theory_of())

@@ -16,16 +16,11 @@ import torch
 from advdrop.lab.cli import reproduce
 from advdrop.lab.cli.main import main
 from advdrop.lab.engine import RunDirectory
-from advdrop.lab.records.record import ERROR, Ledger, read_record
+from advdrop.lab.records.record import ERROR, Ledger, Record
 from processes import ended, mortal_advdrop
 from suites import small_suite
 
 RESULTS = Path(__file__).parents[3] / "results"
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def test_a_suite_becomes_records_a_table_and_a_page(suite, capsys, tmp_path):
     files = sorted(path.relative_to(tmp_path) for path in (tmp_path / "results").rglob("*.json"))
     places = [f"results/small/short-paper/few/{row}-{seed}.json" for row in ("dropout", "random") for seed in (0, 1)]
     assert [str(path) for path in files] == places
-    record = read_record(files[0])
+    record = Record.read(files[0])
     run = next(Path("runs/reproduce").glob("digits-30-dropout-0-*"))
     assert record.test_error_percent == RunDirectory.open(run).result[ERROR]
     assert record.config["data_dir" if "data_dir" in record.config else "seed"] == 0  # no path of this machine
@@ -181,7 +176,7 @@ def test_cells_with_a_record_are_left_out_on_demand(suite, capsys, monkeypatch, 
     # Another suite has the same cells: their records are taken over, with a digest of their own.
     other = str(small_suite(tmp_path, name="other"))
     assert main(["reproduce", other, "--missing", "--only", "dropout", "--seeds", "1"]) == 0
-    mine, yours = (read_record(Path(f"results/{name}/short-paper/few/dropout-0.json")) for name in ("small", "other"))
+    mine, yours = (Record.read(Path(f"results/{name}/short-paper/few/dropout-0.json")) for name in ("small", "other"))
     assert yours.suite == "other"
     assert yours.curve == mine.curve
     assert yours.digest != mine.digest

@@ -14,13 +14,8 @@ from sklearn.utils import Bunch
 from advdrop.lab.cli import studies
 from advdrop.lab.cli.main import main
 from advdrop.lab.data.sources import load
-from advdrop.lab.records.measurement import measurements, read_measurement
+from advdrop.lab.records.measurement import Measurement, measurements
 from advdrop.lab.studies import autoencoders, paths
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -45,11 +40,11 @@ def test_autoencoders_become_measurements_figures_and_a_page(capsys):
     assert "Fewer dead units with adversarial dropout than with dropout: " in said
     found = sorted(path.name for path in Path("results").rglob("*.json"))
     assert found == ["adversarial-0.json", "adversarial-1.json", "dropout-0.json", "dropout-1.json"]
-    first = read_measurement(Path("results/autoencoder/digits/dropout-0.json"))
+    first = Measurement.read(Path("results/autoencoder/digits/dropout-0.json"))
     assert first.picture
     assert first.settings["updates"] == 20
     assert first.machine["threads"] == 1
-    assert not read_measurement(Path("results/autoencoder/digits/dropout-1.json")).picture
+    assert not Measurement.read(Path("results/autoencoder/digits/dropout-1.json")).picture
     ElementTree.parse("runs/reproduce/figure2-digits-0.svg")
     assert "Figure 2" in Path("runs/reproduce/figure2.html").read_text()
 

@@ -31,7 +31,7 @@ from advdrop.objectives import (
     TransformationStability,
     VAdD,
 )
-from advdrop.trust import Trust
+from advdrop.schedules import Factor
 
 CLASSES = {
     "dropout": (),
@@ -253,7 +253,7 @@ def test_the_ladder_brings_its_network():
 
 
 def test_the_entropy_of_unlabeled_images_is_trusted_like_the_other_terms():
-    found = weights("pi", preset="authors", trust=Trust(0.0))
+    found = weights("pi", preset="authors", trust=Factor(0.0))
     assert found == {CrossEntropy: 1.0, PiModel: 0.0, EntropyMinimization: 0.0}
 
 

@@ -172,7 +172,7 @@ def test_images_beside_the_class_folders_have_no_label(tmp_path):
         f"1 images directly in {tmp_path / 'train'} are unlabeled: they are in no folder of a class",
         f"1 images directly in {tmp_path / 'test'} are ignored: they are in no folder of a class",
         f"1 images directly in {tmp_path} are unlabeled: they are in no folder of a class",
-        f"{tmp_path / 'validation'} is ignored: beside train, only test and unlabeled are read",
+        f"{tmp_path / 'validation'} is ignored: besides train, only test and unlabeled are read",
     )
 
 

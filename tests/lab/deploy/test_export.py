@@ -12,18 +12,12 @@ import torch
 from PIL import Image
 
 from advdrop.lab.cli import export as command
-from advdrop.lab.cli.main import main
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.deploy import export
 from advdrop.lab.engine.companion import Blend
 from advdrop.lab.engine.model import Model, load
 from advdrop.lab.models.networks import NETWORKS, conv_large, mlp
-
-
-def says(capsys, *words):
-    code = main(["export", *map(str, words)])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+from commands import says
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +32,7 @@ def run_onnx(file, x):
 
 def test_onnx_classifies_raw_images_in_batches_of_any_size(image_run, capsys):
     path, data = image_run
-    code, out, err = says(capsys, path)
+    code, out, err = says(capsys, "export", path)
     assert (code, err) == (0, "")
     assert out.startswith("written to squares.onnx (")
     model, x = load(path), data.test.x.numpy()
@@ -54,7 +48,7 @@ def test_onnx_classifies_raw_images_in_batches_of_any_size(image_run, capsys):
 
 def test_the_torch_program_needs_torch_alone(image_run, tmp_path, capsys):
     path, data = image_run
-    assert says(capsys, path, "--format", "torch", "--out", "deep/model.pt2")[0] == 0
+    assert says(capsys, "export", path, "--format", "torch", "--out", "deep/model.pt2")[0] == 0
     np.save("x.npy", data.test.x[:5].numpy())
     code = """
 import sys; sys.modules["advdrop"] = None
@@ -104,7 +98,7 @@ def test_a_file_that_computes_something_else_is_not_written(wrong, image_run, tm
     model = load(image_run[0])
     false = export.Format(".pt2", (), lambda _: b"", lambda _: lambda x: model.probabilities(x) + np.float32(wrong))
     monkeypatch.setitem(export.FORMATS, "torch", false)
-    code, out, err = says(capsys, image_run[0], "--format", "torch")
+    code, out, err = says(capsys, "export", image_run[0], "--format", "torch")
     assert (code, out) == (1, "")
     assert "the exported model differs from the run: by " in err
     assert "nothing is written" in err
@@ -119,11 +113,11 @@ def test_given_images_are_checked_too(image_run, tmp_path, capsys, monkeypatch):
     seen = []
     read = lambda _: lambda x: seen.append(x) or load(path).probabilities(x)  # noqa: E731
     monkeypatch.setitem(export.FORMATS, "torch", export.Format(".pt2", (), lambda _: b"", read))
-    code, out, _ = says(capsys, path, "--format", "torch", "--images", "photos")
+    code, out, _ = says(capsys, "export", path, "--format", "torch", "--images", "photos")
     assert code == 0
     assert "checked on 32 random examples and 3 given images" in out
     assert torch.equal(seen[0][-3:], data.test.x[:3])
-    code, _, err = says(capsys, path, "--format", "torch", "--out", "a.pt2", "--images", "none*.png")
+    code, _, err = says(capsys, "export", path, "--format", "torch", "--out", "a.pt2", "--images", "none*.png")
     assert code == 2
     assert "does not exist" in err
 
@@ -133,7 +127,7 @@ def test_a_missing_package_is_told_in_one_line(package, image_run, tmp_path, cap
     real = export.find_spec
     monkeypatch.setattr(export, "find_spec", lambda name: None if name == package else real(name))
     line = f"advdrop: --format onnx needs {package}, which is not installed; pip install 'advdrop[export]'\n"
-    assert says(capsys, image_run[0]) == (2, "", line)
+    assert says(capsys, "export", image_run[0]) == (2, "", line)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,14 +136,14 @@ def test_an_existing_file_is_replaced_only_by_force(image_run, tmp_path, capsys,
     monkeypatch.setattr(command, "largest_difference", lambda *_: 0.0)
     (tmp_path / "mine.onnx").write_bytes(b"mine")
     (tmp_path / "folder.onnx").mkdir()
-    code, _, err = says(capsys, image_run[0], "--out", "mine.onnx")
+    code, _, err = says(capsys, "export", image_run[0], "--out", "mine.onnx")
     assert (code, err) == (2, "advdrop: mine.onnx exists; replace it with --force\n")
     assert (tmp_path / "mine.onnx").read_bytes() == b"mine"
-    assert says(capsys, image_run[0], "--out", "mine.onnx", "--force")[0] == 0
+    assert says(capsys, "export", image_run[0], "--out", "mine.onnx", "--force")[0] == 0
     assert (tmp_path / "mine.onnx").read_bytes() == b"new"
-    code, _, err = says(capsys, image_run[0], "--out", "folder.onnx", "--force")
+    code, _, err = says(capsys, "export", image_run[0], "--out", "folder.onnx", "--force")
     assert (code, err) == (2, "advdrop: folder.onnx exists; choose another --out\n")
-    code, _, err = says(capsys, image_run[0], "--out", "a.onnx", "--format", "torch")
+    code, _, err = says(capsys, "export", image_run[0], "--out", "a.onnx", "--format", "torch")
     assert (code, err) == (2, "advdrop: --format torch writes files that end in .pt2, got a.onnx\n")
 
 

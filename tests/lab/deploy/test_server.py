@@ -14,12 +14,12 @@ from PIL import Image
 
 import chromium
 from advdrop.lab.cli import serve
-from advdrop.lab.cli.main import main
 from advdrop.lab.deploy import server
 from advdrop.lab.deploy.server import Limits, allowed_host, app_of, page_of
 from advdrop.lab.engine import train
 from advdrop.lab.engine.model import load
 from bad_pictures import SVG, huge_png
+from commands import says
 from processes import advdrop, started, wait_for
 from runs import rings, tiny
 
@@ -154,16 +154,16 @@ def test_more_requests_than_the_limit_are_refused(image_run):
         return {"type": "http.request", "body": b"", "more_body": False}
 
     assert call(app, receive) == (503, {"error": "The server is busy; try again in a moment."})
-    turns = server.Turns(1)
+    slots = server.Slots(1)
 
     async def fail():
-        async with turns.taken():
+        async with slots.taken():
             raise KeyError
 
     for _ in range(3):
         with pytest.raises(KeyError):
             asyncio.run(fail())
-    assert turns.now == 0
+    assert slots.now == 0
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,6 @@ def test_the_page_needs_nothing_else_and_runs_nothing_else(client, image_run):
 # ------------------------------------------------------------------------------------------------------- the command
 
 
-def says(capsys, *words):
-    code = main(["serve", *map(str, words)])
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
 @pytest.mark.parametrize(
     ("module", "package"), [("fastapi", "fastapi"), ("uvicorn", "uvicorn"), ("python_multipart", "python-multipart")]
 )
@@ -212,22 +206,22 @@ def test_a_missing_package_is_told_in_one_line(module, package, capsys, monkeypa
     real = serve.find_spec
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == module else real(name))
     line = f"advdrop: advdrop serve needs {package}, which is not installed; pip install 'advdrop[serve]'\n"
-    assert says(capsys, image_run[0]) == (2, "", line)
+    assert says(capsys, "serve", image_run[0]) == (2, "", line)
 
 
 def test_a_port_that_is_taken_and_a_host_that_is_not_here(capsys, image_run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = f"advdrop: cannot listen on 127.0.0.1:{port} (the port is taken); choose another --port or --host\n"
-        assert says(capsys, image_run[0], "--port", port) == (2, "", said)
-    code, _, err = says(capsys, image_run[0], "--host", "no.such.host.invalid")
+        assert says(capsys, "serve", image_run[0], "--port", port) == (2, "", said)
+    code, _, err = says(capsys, "serve", image_run[0], "--host", "no.such.host.invalid")
     assert (code, err.count("\n")) == (2, 1)
     assert "cannot listen on no.such.host.invalid:8000 (" in err
 
 
 def test_a_run_of_a_table_is_refused(capsys, tmp_path):
     train(tiny(), tmp_path / "table", data=rings(), progress=False)
-    code, _, err = says(capsys, tmp_path / "table")
+    code, _, err = says(capsys, "serve", tmp_path / "table")
     assert (code, err.count("\n")) == (2, 1)
     assert "classifies arrays of shape (6,), not images" in err
 

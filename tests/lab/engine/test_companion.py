@@ -12,8 +12,9 @@ from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
 from advdrop.lab.engine.companion import WATCHED, Blend, Companion, held_out, main_network
 from advdrop.lab.engine.model import load
-from advdrop.lab.engine.run import StoppedError, train
+from advdrop.lab.engine.run import train
 from advdrop.lab.engine.rundir import RunDirectory
+from advdrop.lab.engine.signals import StoppedError
 from runs import rings, tiny
 
 NOTHING = torch.empty(0, dtype=torch.int64)

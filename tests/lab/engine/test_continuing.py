@@ -11,8 +11,9 @@ from advdrop.lab.data import DataSet, Examples
 from advdrop.lab.engine import RunDirectory, rundir, train
 from advdrop.lab.engine.companion import blended
 from advdrop.lab.engine.continuing import load_start, names_of_head, start_of
-from advdrop.lab.engine.run import StoppedError
 from advdrop.lab.engine.rundir import RunError
+from advdrop.lab.engine.seal import seal_of
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.records.record import record_of
 from advdrop.schedules import learning_rate
 from runs import rings, tiny
@@ -314,7 +315,7 @@ def test_the_place_of_the_first_run_is_not_part_of_the_seal(tmp_path):
     config, split = started(tmp_path / "run", rings()), RunDirectory.open(tmp_path / "run").split
 
     def seal(start):
-        return rundir.seal_of({**config.model_dump(mode="json"), "start": start.model_dump(mode="json")}, split)
+        return seal_of({**config.model_dump(mode="json"), "start": start.model_dump(mode="json")}, split)
 
     there = Start(run="/elsewhere", sha256=config.start.sha256)
     assert seal(config.start) == seal(there) != seal(Start(run=config.start.run, sha256="0"))

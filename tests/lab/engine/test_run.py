@@ -10,19 +10,18 @@ from torch import nn
 
 from advdrop import AdversarialDropout, CrossEntropy, Ramp, Step, VAdD, schedules
 from advdrop.lab.config.methods import network_of
-from advdrop.lab.config.values import ConfigError
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine import run as engine_run
 from advdrop.lab.engine.evaluate import error_percent
 from advdrop.lab.engine.model import load
-from advdrop.lab.engine.run import StoppedError, preprocess_of, split_of
+from advdrop.lab.engine.run import preprocess_of, split_of
 from advdrop.lab.engine.rundir import RunError
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.engine.training import DivergedError, PartialLoss, Training
 from advdrop.randomness import derived_seed
 from runs import rings, tiny
 
-LADDER = "network={name: ladder, hidden: [8]}"
 MODEL = {"model.safetensors", "preprocess.safetensors", "model.json"}
 COLUMNS = {
     "dropout": ["cross_entropy"],
@@ -82,46 +81,6 @@ def killed_at(monkeypatch, update):
         begin(self, number)
 
     monkeypatch.setattr(Training, "update", stop)
-
-
-@pytest.mark.parametrize("updating", ["", "clean, second"])
-def test_batch_norm_that_nothing_updates_is_refused(updating, tmp_path):
-    settings = ["network.name=ladder", "network.hidden=[8]", f"objective.updating=[{updating}]"]
-    with pytest.raises(ConfigError, match=rf"^objective.updating=\[{updating}\] has no pass of the method dropout.*;"):
-        run(tmp_path / "run", *settings, method="dropout")
-    assert not (tmp_path / "run").exists()
-    run(tmp_path / "ladder", *settings, method="ladder")  # its clean pass updates them
-    run(tmp_path / "mlp", settings[-1], method="dropout")  # has none
-    for rests in ("objective.terms.ladder.weight=0", "objective.blend=0.3"):
-        with pytest.raises(ConfigError, match="running statistics of batch norm would stay as they are"):
-            run(tmp_path / "resting", *settings[:-1], rests, method="ladder")
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "told"),
-    [
-        (
-            "ladder",
-            [LADDER, "training.unlabeled=1"],
-            "unlabeled=1 leaves one row .* ladder .* training.unlabeled=2",
-        ),
-        ("gamma", ["training.unlabeled=1"], "the method gamma needs several"),
-        ("catgan+vat", ["training.unlabeled=1"], "the method catgan needs several"),
-        ("gan-fm", ["engine.accumulate=4", "training.unlabeled=4"], "=4 in 4 parts .* training.unlabeled=8"),
-        ("pi", [LADDER, "training.labeled=1"], "training.labeled=1 .* batch norm of the network .* training.labeled=2"),
-        ("gamma", ["training.unlabeled=0", "training.labeled=1"], "training.labeled=1 .* the method gamma"),
-        ("pi", [LADDER, "training.unlabeled=1"], "batch norm of the network"),
-    ],
-)
-def test_a_pass_of_one_row_is_refused_where_several_are_needed(method, settings, told, tmp_path):
-    with pytest.raises(ConfigError, match=told):
-        run(tmp_path / "run", *settings, method=method)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("method", ["pi", "temporal", "sajjadi", "dsn", "vadd-kl"])
-def test_a_pass_of_one_row_is_enough_for_other_methods(method, tmp_path):
-    run(tmp_path / "run", "training.unlabeled=1", "training.labeled=1", method=method)
 
 
 def test_a_ladder_of_another_network_leaves_nothing_behind(tmp_path):

@@ -15,6 +15,7 @@ from advdrop.lab.config.values import ConfigError
 from advdrop.lab.engine import rundir
 from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
+from advdrop.lab.engine.seal import digest_of
 from runs import rings, tiny
 
 
@@ -345,7 +346,7 @@ STATE = {"update": 3, "network": {"w": torch.ones(2, 3)}, "betas": (0.9, 0.5), "
 def test_a_checkpoint_with_another_content_is_refused(other, tmp_path):
     run = create(tmp_path / "r")
     run.save_checkpoint(STATE)
-    assert rundir.digest_of(run.load_checkpoint()) == rundir.digest_of(STATE)
+    assert digest_of(run.load_checkpoint()) == digest_of(STATE)
     saved = torch.load(run.checkpoint, weights_only=True)
     torch.save({**saved, **other}, run.checkpoint)
     with pytest.raises(RunError, match=r"last\.ckpt is damaged or belongs to another run; delete it to start"):

@@ -4,7 +4,7 @@ import pytest
 
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine.rundir import RunError
-from advdrop.lab.records.record import ERROR, RecordError, curve_of, read_record, record_of
+from advdrop.lab.records.record import ERROR, Record, RecordError, curve_of, record_of
 from runs import rings, tiny
 
 
@@ -29,7 +29,7 @@ def test_a_record_says_what_the_run_directory_says(run, tmp_path):
     assert record.suite is None
     assert "data_dir" not in record.config
     (tmp_path / "a.json").write_text(record.dump())
-    assert read_record(tmp_path / "a.json") == record
+    assert Record.read(tmp_path / "a.json") == record
 
 
 def test_a_record_knows_how_far_a_companion_trusted_unlabeled_images(run, tmp_path):

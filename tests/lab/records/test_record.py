@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from advdrop.lab.records.record import ERROR, FORMAT, Ledger, Record, RecordError, is_record, read_record
+from advdrop.lab.records.record import ERROR, FORMAT, Ledger, Record, RecordError, is_record
 from ledger import IMAGES, loose_of, run_of, suite_of
 
 
@@ -21,7 +21,7 @@ def written(folder, content):
 
 def complaint(path):
     with pytest.raises(RecordError) as error:
-        read_record(path)
+        Record.read(path)
     assert "\n" not in str(error.value)
     assert str(error.value).startswith(str(path))
     return str(error.value).removeprefix(str(path)).strip(" :")
@@ -32,7 +32,7 @@ def changed(record, **changes):
 
 
 def test_what_is_written_is_read(tmp_path, record):
-    again = read_record(written(tmp_path, record.dump()))
+    again = Record.read(written(tmp_path, record.dump()))
     assert again == record
     assert again.dump() == record.dump()
     assert again.digest == again.computed_digest()
@@ -40,7 +40,7 @@ def test_what_is_written_is_read(tmp_path, record):
 
 def test_a_record_of_no_suite_is_read_as_well(tmp_path):
     record = loose_of(labels="all", dataset="my/täble.npz", commit=None)
-    assert read_record(written(tmp_path, record.dump())) == record
+    assert Record.read(written(tmp_path, record.dump())) == record
 
 
 def test_a_record_is_json_with_a_line_for_each_curve(record):
@@ -108,7 +108,7 @@ def test_every_whole_number_of_images_is_one(tmp_path, record, images):
     for wrong in {0, 1, images // 3, images - 1, images}:
         error = 100 * wrong / images
         curve = {**record.curve, ERROR: [1.0, 2.0, 3.0, error]}
-        read_record(
+        Record.read(
             written(
                 tmp_path, changed(record, test_images=images, test_error_percent=error, curve=curve).sealed().dump()
             )
@@ -186,14 +186,14 @@ def test_a_record_is_added_where_its_place_is(tmp_path, record):
     assert ledger.add(record) == "added"
     path = tmp_path / "results" / "small" / "short-paper" / "20" / "vadd-0.json"
     assert ledger.path(record) == path
-    assert read_record(path) == record
+    assert Record.read(path) == record
     assert [file for file in (tmp_path / "results").rglob("*") if file.is_file()] == [path]
 
 
 def test_a_record_is_sealed_when_it_is_added(tmp_path, record):
     ledger = Ledger(tmp_path)
     ledger.add(changed(record, digest=""))
-    assert read_record(ledger.path(record)) == record
+    assert Record.read(ledger.path(record)) == record
 
 
 def test_a_run_that_was_made_before_is_never_written_again(tmp_path, record):

@@ -1,32 +1,17 @@
 import re
 from dataclasses import replace
 
-from advdrop.analysis.audit import Audit
 from advdrop.analysis.faults import FaultResult
 from advdrop.analysis.layers import Layer
 from advdrop.analysis.ranking import LayerAudit, Ranking
 from advdrop.lab.report.audited import fault_table, figure, head, ranking_figure, ranking_table, rows
-
-FOUND = Audit(
-    name="one",
-    units=12,
-    examples=5,
-    budgets=[0, 1, 4],
-    worst=[80.0, 60.0, 20.0],
-    certain=[80.0, 40.0, 0.0],
-    random=[80.0, 80.0, 60.0],
-    exact=False,
-    fewest=[0, 1, 3, None, 2],
-    at_least=[0, 1, 2, 2, 2],
-    critical_units=[(7, 50.0), (3, 25.0)],
-    fragile_examples=[(1, 7)],
-)
+from analyses import AUDIT
 
 
 def test_each_network_has_two_columns():
-    other = replace(FOUND, name="two", exact=True, certain=FOUND.worst, budgets=[0, 1, 8])
-    assert head([FOUND, other]) == ["units lost", "one: worst", "one: random", "two: worst", "two: random"]
-    assert rows([FOUND, other]) == [
+    other = replace(AUDIT, name="two", exact=True, certain=AUDIT.worst, budgets=[0, 1, 8])
+    assert head([AUDIT, other]) == ["units lost", "one: worst", "one: random", "two: worst", "two: random"]
+    assert rows([AUDIT, other]) == [
         ["0", "80.0", "80.0", "80.0", "80.0"],
         ["1", "40.0 to 60.0", "80.0", "60.0", "80.0"],
         ["4", "0.0 to 20.0", "60.0", "", ""],
@@ -35,12 +20,12 @@ def test_each_network_has_two_columns():
 
 
 def test_the_figure_has_a_line_for_each_kind_and_says_what_is_not_exact():
-    drawn = figure([FOUND, replace(FOUND, name="two")])
+    drawn = figure([AUDIT, replace(AUDIT, name="two")])
     assert drawn.svg.count("stroke-dasharray") == 2
     assert drawn.svg.index(">one, the worst units<") < drawn.svg.index(">two, the worst units<")
     assert ">one, random units<" not in drawn.svg
     assert "may be lower" in drawn.note
-    assert "may be lower" not in figure([replace(FOUND, exact=True)]).note
+    assert "may be lower" not in figure([replace(AUDIT, exact=True)]).note
 
 
 def ranking():
@@ -49,7 +34,7 @@ def ranking():
         Layer("block.branch", "Linear", None, (12,), "unit", True),
     ]
     faults = [[FaultResult("stuck at 1", 1, 70.0, 50.0), FaultResult("stuck at 1", 4, 62.5, 50.0)], []]
-    return Ranking("net", [LayerAudit(layer, FOUND, results) for layer, results in zip(layers, faults, strict=True)])
+    return Ranking("net", [LayerAudit(layer, AUDIT, results) for layer, results in zip(layers, faults, strict=True)])
 
 
 def test_the_tables_of_a_ranking():

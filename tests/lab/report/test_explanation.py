@@ -4,30 +4,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from advdrop.analysis.explain import Explanation
 from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.explanation import figure
+from analyses import EXPLANATION
 from pixels import pictures
-
-FOUND = Explanation(
-    title="One",
-    image=[[0.0, 1.0], [0.5, 0.2]],
-    shape=(6,),
-    sampled=[1, 1, 0, 0, 1, 1],
-    jacobian=[-3.0, 1.0, 5.0, 0.0, -0.5, 0.2],
-    adversarial=[0, 1, 1, 0, 1, 1],
-    budget=2,
-    target="the label cat",
-    classes=["cat", "<dog>"],
-    whole=[0.9, 0.1],
-    before=[0.8, 0.2],
-    after=[0.3, 0.7],
-    divergence=(0.22, 1.2),
-)
 
 
 def test_the_figure_has_a_ring_for_each_flip_and_a_bar_for_each_probability():
-    drawn = figure(FOUND).svg
+    drawn = figure(EXPLANATION).svg
     assert drawn.count("fill: none; stroke: var(--s2)") == 1  # dropped by the adversary
     assert drawn.count("fill: none; stroke: var(--s1)") == 1  # revived
     assert drawn.count("<image ") == 4
@@ -41,10 +25,10 @@ def test_the_figure_has_a_ring_for_each_flip_and_a_bar_for_each_probability():
 
 def test_units_have_the_colors_of_what_happened_to_them():
     """Six units are two rows of three, with a gray frame."""
-    panels = pictures(figure(FOUND).svg)
+    panels = pictures(figure(EXPLANATION).svg)
     units = [[panel.getpixel((1 + unit % 3, 1 + unit // 3)) for unit in range(6)] for panel in panels[1:]]
     sampled, slopes, flipped = units
-    assert [color == sampled[0] for color in sampled] == [bool(kept) for kept in FOUND.sampled]
+    assert [color == sampled[0] for color in sampled] == [bool(kept) for kept in EXPLANATION.sampled]
     assert flipped[0] == (196, 90, 0)  # kept, and dropped by the adversary
     assert flipped[2] == (0, 90, 170)  # dropped, and revived
     assert len(set(flipped)) == 3
@@ -55,15 +39,15 @@ def test_units_have_the_colors_of_what_happened_to_them():
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3, 1), (6, 1, 1)])
 def test_any_shape_of_layer_is_drawn(shape):
-    drawn = figure(replace(FOUND, shape=shape, title="A & B"))
+    drawn = figure(replace(EXPLANATION, shape=shape, title="A & B"))
     ElementTree.fromstring(standalone(drawn))
 
 
 def test_without_an_image_there_are_three_panels():
-    drawn = figure(replace(FOUND, image=[])).svg
+    drawn = figure(replace(EXPLANATION, image=[])).svg
     assert "The image" not in drawn
     assert drawn.count("<image ") == 3
 
 
 def test_a_jacobian_of_zeros_can_be_drawn():
-    ElementTree.fromstring(figure(replace(FOUND, jacobian=[0.0] * 6, adversarial=FOUND.sampled)).svg)
+    ElementTree.fromstring(figure(replace(EXPLANATION, jacobian=[0.0] * 6, adversarial=EXPLANATION.sampled)).svg)

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from advdrop.lab.records.measurement import Measurement, measurements, read_measurement
+from advdrop.lab.records.measurement import Measurement, measurements
 from advdrop.lab.records.record import Ledger, RecordError, is_measurement, is_record
 from advdrop.lab.report.formats import FORMATS, details, page
 from advdrop.lab.report.studies import lower, studies_of
@@ -44,7 +44,7 @@ def test_a_measurement_is_written_once_and_read_back(tmp_path):
     assert Ledger(tmp_path).add(found) == "added"
     path = Ledger(tmp_path).path(found)
     assert path == tmp_path / "autoencoder/mnist5k/dropout-0.json"
-    assert read_measurement(path) == found
+    assert Measurement.read(path) == found
     assert Ledger(tmp_path).add(autoencoder_of(seconds=99.0)) == "repeated"
     assert Ledger(tmp_path).add(autoencoder_of(dead_units=2.0)) == "other"
     assert measurements(tmp_path) == measurements(path) == [found]
@@ -95,7 +95,7 @@ def test_a_changed_measurement_is_refused(tmp_path):
     for field in set(Measurement.model_fields) - {"format", "digest"}:
         path.write_text(json.dumps(values | {field: OTHER.get(field, "other")}))
         with pytest.raises(RecordError, match="digest"):
-            read_measurement(path)
+            Measurement.read(path)
 
 
 @pytest.mark.parametrize("made", [autoencoder_of, theory_of])

@@ -136,7 +136,7 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"rows": {"new": {"name": "New"}}}, "rows.new has neither a method nor a source"),
         ({"compare": [["dropout", "pi"]]}, "compare has row 'pi'"),
         ({"compare": [["dropout", "quoted"]]}, "compare has row 'quoted', which has no method and is never run"),
-        ({"compare": [["dropout", "dropout"]]}, "compare has row 'dropout' beside itself"),
+        ({"compare": [["dropout", "dropout"]]}, "compare has row 'dropout' twice in a pair"),
         ({"curves": [{"title": "x", "values": {"dropout": "0", "quoted": "1"}}]}, "curves has row 'quoted', which has"),
         ({"protocols": {"short": {"columns": {"many": {}}}}}, "protocols.short.columns has 'many'"),
         ({"protocols": {"short": {"rows": {"pi": {}}}}}, "protocols.short.rows has 'pi'"),

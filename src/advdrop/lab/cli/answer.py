@@ -28,12 +28,12 @@ from advdrop.lab.engine.run import load_data, refuse_other_data
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of
-from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed, unlike
+from advdrop.lab.report.answer import BASELINE, FILE, MOST_CLASSES, MOST_EXAMPLES, Answer, Changed, other_differences
 from advdrop.lab.report.statistics import paired_images
 from advdrop.presets import PRESETS
 
 SUFFIX = re.compile(r"-baseline(-\d+)?$")
-"""The end of the name of a run that learns from the labels alone, beside the run that it is compared with."""
+"""The end of the name of a run that learns from the labels alone, for the comparison with another run."""
 LARGEST = 96
 """Pixels of the longer side of a small picture."""
 Pair = tuple[RunDirectory, RunDirectory]
@@ -53,7 +53,7 @@ def uses_unlabeled(config: RunConfig) -> bool:
 
 def is_fair(one: RunConfig, other: RunConfig) -> bool:
     """Return True if only the other run uses unlabeled images, and its method is all that differs."""
-    return not uses_unlabeled(one) and uses_unlabeled(other) and not unlike(one, other)
+    return not uses_unlabeled(one) and uses_unlabeled(other) and not other_differences(one, other)
 
 
 def unlabeled_images(split: LabelSplit) -> int:
@@ -109,7 +109,7 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
     )
 
 
-def answer_for(run: RunDirectory, data: DataSet | None = None, progress: bool = True) -> Answer | None:
+def answer_of_run(run: RunDirectory, data: DataSet | None = None, progress: bool = True) -> Answer | None:
     """Return whether the unlabeled images helped in a finished run, and write the answer to its directory.
 
     A second run, ``RUN-baseline``, learns from the labels alone, with the same settings and the same seed. It is

@@ -21,11 +21,12 @@ from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.devices import resolve_auto, resumed_config
 from advdrop.lab.engine.jobs import Cell, Jobs, Outcome, Result, jobs_of, run_cells
 from advdrop.lab.engine.progress import duration, makespan
-from advdrop.lab.engine.run import StoppedError, estimate, split_of
+from advdrop.lab.engine.run import estimate, split_of
 from advdrop.lab.engine.rundir import RunDirectory, RunError
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.files import read_json, write_text
 from advdrop.lab.records.record import RecordError, record_of
-from advdrop.lab.report.answer import BASELINE, FILE, Answer, read_answer, unlike, with_answers
+from advdrop.lab.report.answer import BASELINE, FILE, Answer, other_differences, read_answer, with_answers
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import page
 from advdrop.lab.report.text_table import table
@@ -53,8 +54,8 @@ def run_compare(options: Compare) -> int:
     errors = {key: outcomes[key] for key in cells if isinstance(outcomes[key], Exception)}
     if all(isinstance(errors.get(key), ValueError | TypeError) for key in cells):
         raise errors[next(iter(cells))]  # type: ignore[misc]  # nothing was trained
-    print_unlike(cells)
-    write_results(cells, outcomes, answer_in(cells, data, not options.quiet))
+    print_not_compared(cells)
+    write_results(cells, outcomes, answer_of_cells(cells, data, not options.quiet))
     for number, (key, cell) in enumerate(cells.items(), start=1):
         if key in errors:
             print(f"advdrop: [{number}/{len(cells)}] {cell.name}: {errors[key]}", file=sys.stderr)
@@ -168,7 +169,7 @@ def print_plan(
     print(f"{len(left)} of {len(cells) + recorded} runs are left, {jobs}: about {total} in all")
 
 
-def answer_in(cells: Mapping[Key, Cell], data: DataSet, progress: bool = True) -> Answer | None:
+def answer_of_cells(cells: Mapping[Key, Cell], data: DataSet, progress: bool = True) -> Answer | None:
     """Return whether the unlabeled images helped, from the seeds that a method and the baseline finished.
 
     The method is the last one that differs from the baseline in nothing else, see ``advdrop.lab.report.answer``.
@@ -184,11 +185,13 @@ def answer_in(cells: Mapping[Key, Cell], data: DataSet, progress: bool = True) -
     return answer_of([(one, other) for one, other in pairs], data, progress)
 
 
-def print_unlike(cells: Mapping[Key, Cell]) -> None:
+def print_not_compared(cells: Mapping[Key, Cell]) -> None:
     """Print which methods that use unlabeled images are not compared with the baseline, and how they can be."""
     configs = {method: cell.config for (method, _), cell in cells.items()}
+    if BASELINE not in configs:
+        return
     for method, config in configs.items():
-        if BASELINE in configs and uses_unlabeled(config) and (different := unlike(configs[BASELINE], config)):
+        if uses_unlabeled(config) and (different := other_differences(configs[BASELINE], config)):
             sections = ", ".join(dict.fromkeys(key.split(".")[0] for key in different))
             print(
                 f"{method} has other settings of {sections} than {BASELINE}, so they do not tell whether the unlabeled "

@@ -387,7 +387,7 @@ class Serve:
     """Serve a finished run: a page to drop an image on, and POST /predict for programs.
 
     It listens on this machine only, unless --host says otherwise. It has no passwords and no encryption: put a proxy
-    before it to open it to others. Uploads are limited in size, pixels, time and number, and nothing is stored.
+    in front of it to open it to others. Uploads are limited in size, pixels, time and number, and nothing is stored.
 
     It needs pip install 'advdrop[serve]'.
 

@@ -23,11 +23,11 @@ SIGNS = {
     ".tex": "% made by advdrop",
     ".svg": '<rect class="paper" width="100%" height="100%"/>',
 }
-"""What every file of this program has in it, by its ending."""
+"""A text that every file of this program contains, by the ending of the file."""
 
 
 def refuse_foreign(path: Path, *endings: str, signs: Mapping[str, str] = SIGNS) -> None:
-    """Raise an error if a file that is to be written has none of the endings, or is there and of somebody else."""
+    """Raise an error if a file to write has none of the endings, or exists and was not written by this program."""
     if path.suffix not in endings:
         raise ValueError(f"{path} has not the ending {' or '.join(endings)}; choose another --out")
     if path.exists() and not (path.is_file() and signs[path.suffix].encode() in path.read_bytes()):
@@ -35,7 +35,7 @@ def refuse_foreign(path: Path, *endings: str, signs: Mapping[str, str] = SIGNS) 
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page, a table or a figure; a file of somebody else is left as it is."""
+    """Write a page, a table or a figure. A file that this program did not write is not replaced."""
     refuse_foreign(path, *SIGNS)
     sign = SIGNS[path.suffix]
     write_text(path, text if sign in text else f"{text}{sign}\n", parents=True)

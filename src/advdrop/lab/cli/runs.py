@@ -96,14 +96,14 @@ def details(run: RunDirectory) -> str:
     return "\n".join(lines)
 
 
-def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Return a curve in one line.
+def sparkline(values: Sequence[float]) -> str:
+    """Return a curve in one line of at most 40 characters.
 
     >>> sparkline([0.0, 1.0, 2.0, 7.0])
     '▁▂▃█'
     """
     values = [value for value in values if math.isfinite(value)] or [0.0]
-    shown = values[:: -max(1, -(-len(values) // width))][::-1]
+    shown = values[:: -max(1, -(-len(values) // 40))][::-1]
     low, high = min(shown), max(shown)
     span = (high - low) or 1.0
     return "".join("▁▂▃▄▅▆▇█"[int(7 * (value - low) / span)] for value in shown)
@@ -149,8 +149,9 @@ def audit_run(run: RunDirectory, name: str, options: Audit) -> audit.Audit:
     """Audit the network of one run on a sample of test images."""
     network, batches, positions = sample_of(run, options)
     with tqdm(total=len(positions), desc=name, unit="image", leave=False, disable=None) as bar:
-        tell = lambda done: bar.update(done - bar.n)  # noqa: E731
-        found = audit.audit(network, batches, name=name, seed=options.seed, progress=tell)
+        found = audit.audit(
+            network, batches, name=name, seed=options.seed, progress=lambda done: bar.update(done - bar.n)
+        )
     return found.of_sample(positions)
 
 
@@ -159,8 +160,15 @@ def rank_run(run: RunDirectory, name: str, options: Audit, faults: Sequence[Faul
     network, batches, positions = sample_of(run, options)
     layers: Chosen = "all" if options.layers == ["all"] else options.layers
     with tqdm(desc=f"{name}, images in all layers", unit="image", leave=False, disable=None) as bar:
-        tell = lambda done: bar.update(done - bar.n)  # noqa: E731
-        found = audit.audit(network, batches, layers=layers, faults=faults, name=name, seed=options.seed, progress=tell)
+        found = audit.audit(
+            network,
+            batches,
+            layers=layers,
+            faults=faults,
+            name=name,
+            seed=options.seed,
+            progress=lambda done: bar.update(done - bar.n),
+        )
     return replace(found, layers=[replace(each, audit=each.audit.of_sample(positions)) for each in found.layers])
 
 

@@ -18,7 +18,7 @@ from advdrop.lab.data.sources import load
 from advdrop.lab.engine.cluster import places, side_by_side
 from advdrop.lab.engine.jobs import available_cores
 from advdrop.lab.files import write_text
-from advdrop.lab.records.measurement import Measurement, read_measurement
+from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.records.record import Ledger
 from advdrop.lab.report.charts import standalone
 from advdrop.lab.report.formats import page
@@ -66,7 +66,7 @@ def theory(options: Reproduce) -> list[Measurement]:
         with Console(stderr=True, quiet=options.quiet).status("measuring ...") as status:
             measurement = theory_measurement(lambda text: status.update(f"done: {text}"))
         write_text(path, measurement.dump(), parents=True)
-    return [read_measurement(path)]
+    return [Measurement.read(path)]
 
 
 def autoencoders(options: Reproduce) -> list[Measurement]:
@@ -85,7 +85,7 @@ def autoencoders(options: Reproduce) -> list[Measurement]:
         return []
     if left:
         train(left, options)
-    return [read_measurement(file_of(task, options)) for task in tasks]
+    return [Measurement.read(file_of(task, options)) for task in tasks]
 
 
 def train(tasks: Sequence[AutoencoderTask], options: Reproduce) -> None:

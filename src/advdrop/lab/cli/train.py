@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from advdrop.lab.choices import DATASETS
-from advdrop.lab.cli.answer import answer_for, is_own, whole_run
+from advdrop.lab.cli.answer import answer_of_run, is_own, whole_run
 from advdrop.lab.cli.options import Recipe, Reproduce, Train
 from advdrop.lab.config.config import Data, RunConfig, explain
 from advdrop.lab.config.recipes import recipe
@@ -76,7 +76,7 @@ def run_train(options: Train) -> int:
         wanted = is_own(run.config.dataset) if options.baseline is None else options.baseline
         if options.resume is not None:
             run = whole_run(run)
-        if wanted and (answer := answer_for(run, data, not options.quiet)):
+        if wanted and (answer := answer_of_run(run, data, not options.quiet)):
             print(answer.text)
     return 0
 

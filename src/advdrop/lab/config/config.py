@@ -14,19 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from advdrop.choices import PassName
 from advdrop.lab.choices import Color, MemoryFormat, Padding, Precision, PresetName, Scaling
 from advdrop.lab.config.networks import NETWORKS, AnyNetwork, Network
-from advdrop.lab.config.terms import (
-    METHODS,
-    BelowOne,
-    Count,
-    Generative,
-    NotNegative,
-    Positive,
-    Section,
-    Seed,
-    Share,
-    Terms,
-    Whole,
-)
+from advdrop.lab.config.section import BelowOne, Count, NotNegative, Positive, Section, Seed, Share, Whole
+from advdrop.lab.config.terms import METHODS, Generative, Terms
 from advdrop.lab.config.values import ConfigError, check_known, listed, read_yaml
 from advdrop.suggest import did_you_mean
 

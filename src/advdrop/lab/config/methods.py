@@ -12,12 +12,11 @@ from advdrop.lab.config.terms import Setup
 from advdrop.lab.models.networks import NETWORKS
 from advdrop.masks import AdversarialDropout
 from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
-from advdrop.schedules import Ramp
-from advdrop.trust import Trust
+from advdrop.schedules import Factor, Ramp
 
 
 def objective_of(
-    config: RunConfig, examples: int, classes: int, trust: Trust | None = None, setup: Setup | None = None
+    config: RunConfig, examples: int, classes: int, trust: Factor | None = None, setup: Setup | None = None
 ) -> Objective:
     """Return CrossEntropy() + Σ λ(t)·term (formulas 6 and 7), as configured.
 

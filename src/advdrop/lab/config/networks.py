@@ -8,7 +8,7 @@ from pydantic import Field
 
 from advdrop.choices import Granularity, Scale
 from advdrop.lab.choices import BlockNorm, Norm
-from advdrop.lab.config.terms import Count, NotNegative, Number, Positive, Section, Share
+from advdrop.lab.config.section import Count, NotNegative, Number, Positive, Section, Share
 
 
 class Network(Section):

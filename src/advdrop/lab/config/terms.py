@@ -9,19 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 import advdrop
 from advdrop.choices import Ball, BudgetOf, Noise, Order, Per, Ties
+from advdrop.lab.config.section import BelowOne, Count, NotNegative, Positive, Section
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,32 +21,9 @@ if TYPE_CHECKING:
     from advdrop.objectives import Objective
 
 
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # pydantic would read True as 1
-        raise PydanticCustomError("number", "Input should be a number")
-    return value
-
-
-MOST = 10**9
-"""No number of updates, units or images is larger."""
 MOST_STEPS = 1000
 """No update makes more passes of one kind: they would take hours."""
-
-Number = Annotated[float, BeforeValidator(_no_bool)]
-Share = Annotated[Number, Field(ge=0.0, le=1.0)]
-BelowOne = Annotated[Number, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[Number, Field(gt=0.0)]
-NotNegative = Annotated[Number, Field(ge=0.0)]
-Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=MOST)]
 ModuleName = Annotated[str, Field(coerce_numbers_to_str=True)]  # modules of an nn.Sequential have numbers
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=MOST)]
-Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**62)]  # torch counts with 64 bits
-
-
-class Section(BaseModel):
-    """A part of the configuration. Unknown keys are refused, and values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=4096)
 
 
 @dataclass(frozen=True)
@@ -173,7 +142,7 @@ class Sajjadi(Method):
     """Transformation stability and mutual exclusivity (Sajjadi et al.)."""
 
     passes: Count = Field(4, ge=2, le=MOST_STEPS, description="passes, each on a view of its own")
-    mutual_exclusivity: NotNegative = Field(0.1, description="weight of mutual exclusivity beside it")
+    mutual_exclusivity: NotNegative = Field(0.1, description="weight of mutual exclusivity, which is added")
 
     def objective(self, examples: int, classes: int) -> Objective:
         """Return both terms, computed on the same passes."""
@@ -275,7 +244,7 @@ class NoFlips(VaddQe):
 
 
 class Gamma(Method):
-    """The Γ model: tell the output without noise from the noisy output."""
+    """The Γ model: predict the output without noise from the noisy output."""
 
     several_rows = True
 
@@ -288,11 +257,11 @@ class Gamma(Method):
 
 
 class Ladder(Method):
-    """Ladder network: tell each layer without noise from the noisy layer and the layer above."""
+    """Ladder network: predict each layer without noise from the noisy layer and the layer above."""
 
     own_statistics = True
     several_rows = True
-    recipe = {
+    recipe: ClassVar[Mapping[str, Any]] = {
         "data": {"overlap": True},
         "network": {"name": "ladder", "p": 0.0},
         # The clean pass of the ladder alone updates running statistics. So no companion may turn its cost off.
@@ -300,7 +269,8 @@ class Ladder(Method):
         "optimizer": {"learning_rate": 0.002, "ramp_down": 1 / 3, "beta1_end": 0.9},
         "training": {"labeled": 100, "unlabeled": 100},
     }
-    of_images = {"data": {"standardize": False, "pad_crop": 0}}  # its noise is for pixels from 0 to 1
+    # Its noise is for pixels from 0 to 1.
+    of_images: ClassVar[Mapping[str, Any]] = {"data": {"standardize": False, "pad_crop": 0}}
 
     weights: tuple[NotNegative, ...] = Field(
         (1000.0, 10.0, 0.1), min_length=1, description="λ of each layer from the input on; the last is repeated"
@@ -348,7 +318,7 @@ class GanFm(Generative):
 
 
 class Dsn(Method):
-    """Deep supervised net: tell the classes from hidden layers, too."""
+    """Deeply-supervised net: predict the classes from hidden layers, too."""
 
     semi_supervised = False
 
@@ -359,7 +329,7 @@ class Dsn(Method):
         import torch
         from torch import nn
 
-        from advdrop.schedules import Fade
+        from advdrop.schedules import fade
 
         if setup is None:
             raise TypeError("deep supervision must know the network; give objective_of a setup")
@@ -373,7 +343,7 @@ class Dsn(Method):
                 "--set 'objective.terms.dsn.places=[norms.0]'"
             )
         x = torch.zeros(2, *setup.shape)  # only the shapes of the hidden layers matter
-        return Fade() * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
+        return fade * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
 
 
 class Terms(Section):

@@ -247,7 +247,7 @@ class Batches:
     def _views(
         self, x: Tensor, generator: torch.Generator, rows: Tensor
     ) -> tuple[Tensor | None, Tensor, tuple[Tensor, ...]]:
-        """Return the second view, the positions of the rows, and the views behind the second."""
+        """Return the second view, the positions of the rows, and the views after the second."""
         if not self.augment:
             return None, rows, ()
         second, *more = (self.augment(x, generator) for _ in range(self.views - 1))

@@ -29,7 +29,7 @@ PARTS = {
 }
 """The part of the data that a folder of this name holds, in any case."""
 CLUTTER = ("thumbs.db", "desktop.ini")
-"""Files that Windows puts into folders of pictures, in any case. Nobody needs to hear of them."""
+"""Files that Windows puts into folders of pictures, in any case. There is no note about them."""
 LARGEST_CSV = 1 << 28
 
 
@@ -55,7 +55,7 @@ def read_images(
 
     ``ROOT/train/CLASS/*`` and ``ROOT/test/CLASS/*``, or ``ROOT/CLASS/*`` of which `every_fifth` is held out as test.
     See `_parts` for other names of ``train`` and ``test``. All other names of folders are labels. Pictures in
-    ``unlabeled`` and those beside the class folders have no label. Files are sorted by name. Hidden files are ignored.
+    ``unlabeled`` and those next to the class folders have no label. Files are sorted by name. Hidden files are ignored.
     Files that are not pictures by their name are ignored too, and counted in a note.
 
     Pictures may have any size and mode, see `read_pictures` and `pixels`.
@@ -107,7 +107,7 @@ class PictureSet:
     where: Path  # for errors
     name: str
     items: list[Item]
-    notes: list[str]  # what is to be said
+    notes: list[str]  # what the user should know
     advice: str  # what to do if there are too few
 
     def read(self, size: Size | None, color: Color | None, unlabeled: Path | None, progress: bool) -> DataSet:
@@ -140,7 +140,7 @@ class PictureSet:
 
 
 def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
-    """Return the pictures of a folder, and what is to be said about files and folders in unusual places."""
+    """Return the pictures of a folder, and notes about files and folders in unusual places."""
     items: list[Item] = []
     others: list[str] = []
     parts, notes = _parts(root)
@@ -176,12 +176,12 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
             if path.name.casefold() in NO_LABEL:
                 add_folder(path, "", False)
             elif path not in parts:
-                notes.append(f"{path} is ignored: beside train, only test and unlabeled are read")
+                notes.append(f"{path} is ignored: besides train, only test and unlabeled are read")
     return items, [*notes, *_ignored(others)]
 
 
 def _parts(root: Path) -> tuple[dict[Path, bool], list[str]]:
-    """Return the folders of the training and of the test images, and what is to be said about them.
+    """Return the folders of the training and of the test images, and notes about them.
 
     There are none if no folder has a name in `PARTS`: then every folder is a class. If one has, all classes must be in
     such folders. Images for validation are for testing if there are no others for that.
@@ -228,13 +228,13 @@ def _files(folder: Path, deep: bool = True) -> tuple[list[Path], list[Path]]:
 
 
 def _linked(folder: Path) -> list[str]:
-    """Return what is to be said about links to folders below a folder, which may lead back to it."""
+    """Return notes about links to folders below a folder, which may lead back to it."""
     found = (Path(base, name) for base, folders, _ in os.walk(folder) for name in sorted(folders))
     return [f"{path} is ignored: it is a link to a folder" for path in found if path.is_symlink()]
 
 
 def _ignored(names: list[str]) -> list[str]:
-    """Return what is to be said about files that are not pictures by their name."""
+    """Return a note about files that are not pictures by their name, if there are any."""
     if not names:
         return []
     endings = sorted({Path(name).suffix.lower() or "no ending" for name in names})
@@ -243,7 +243,7 @@ def _ignored(names: list[str]) -> list[str]:
 
 
 def _others(folder: Path, items: list[Item]) -> tuple[list[Item], list[str]]:
-    """Return the pictures of a folder of unlabeled ones that are not there yet, and what is to be said about it."""
+    """Return the pictures of a folder of unlabeled ones that are not there yet, and notes about the folder."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --unlabeled takes a folder of images")
     (files, rest), known = _files(folder), {item.file.resolve() for item in items}

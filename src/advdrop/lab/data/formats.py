@@ -70,7 +70,7 @@ def read_idx_pairs(folder: Path) -> Pair:
 
 
 def read_idx(path: Path) -> Array:
-    """Read the bytes of an idx file, or of its gzipped form beside it, in the shape that the header gives."""
+    """Read the bytes of an idx file, or of its gzipped form in the same folder, in the shape that the header gives."""
     zipped = path.with_name(f"{path.name}.gz")
     found = zipped if zipped.is_file() else path
     with reading(found), _opened(found) as file:
@@ -153,7 +153,7 @@ def _elements(content: memoryview) -> Iterator[tuple[int, memoryview]]:
     at = 0
     while at < len(content):
         kind, size = struct.unpack_from("<II", content, at)
-        if short := kind >> 16:  # up to four bytes, beside the kind
+        if short := kind >> 16:  # up to four bytes, next to the kind
             yield kind & 0xFFFF, content[at + 4 : at + 4 + short]
             at += 8
         else:

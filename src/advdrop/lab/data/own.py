@@ -152,7 +152,7 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
 
 
 def _copied(train: Tensor, test: Tensor) -> list[str]:
-    """Return in words how many test examples are training examples too, whether these have a label or not."""
+    """Return a note if test examples are training examples too, whether these have a label or not."""
     known = {hash(row.tobytes()) for row in train.numpy()}  # not the bytes, which would be a second copy in memory
     count = sum(hash(row.tobytes()) in known for row in test.numpy())
     if not count:
@@ -164,7 +164,7 @@ def _copied(train: Tensor, test: Tensor) -> list[str]:
 
 
 def _taken_for(x: Tensor) -> list[str]:
-    """Return in words what numbers are taken for that are neither bytes of images nor rows of a table."""
+    """Return a note about what numbers are taken for that are neither bytes of images nor rows of a table."""
     if x.dtype == torch.uint8 or x.dim() == 2:
         return []
     shape = tuple(x.shape[1:])
@@ -184,7 +184,7 @@ def _labels(part: RawPart) -> tuple[NDArray[np.bool_], Array]:
         return y != "", y
     if y.dtype == np.uint64 and y.max(initial=0) > np.iinfo(np.int64).max:
         raise DataError(
-            f"{part.where} has labels up to {y.max()}, more than an int64 can hold; number the classes anew"
+            f"{part.where} has labels up to {y.max()}, more than an int64 can hold; number the classes from 0"
         )
     y = y.astype(np.int64)
     return y != UNLABELED, y

@@ -42,7 +42,7 @@ def opened(source: Path | IO[bytes], name: str = "the image") -> Iterator[Image]
 
 
 def is_gray(image: Image) -> bool:
-    """Whether a picture has no color by its mode. Palettes count as color."""
+    """Return True if a picture has no color by its mode. Palettes count as color."""
     return image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I")
 
 

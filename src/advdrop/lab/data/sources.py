@@ -42,7 +42,7 @@ class Source:
     files: dict[str, str] = field(default_factory=dict)  # to download, and their MD5; none if it is part of a package
     unpacked: tuple[str, ...] = ()  # other files that hold the same and are read, too
     urls: tuple[str, ...] = ()  # addresses of folders that have the files
-    folders: tuple[str, ...] = ()  # in the data folder, besides the folder itself; downloads go to the first
+    folders: tuple[str, ...] = ()  # in the data folder, in addition to that folder; downloads go to the first
     first_labels: tuple[int, ...] = ()  # of the test; they distinguish data sets whose files have the same names
 
     def find(self, base: Path) -> tuple[Path, tuple[str, ...]] | None:

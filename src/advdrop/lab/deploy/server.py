@@ -62,7 +62,7 @@ def app_of(model: Model, name: str, host: str = "127.0.0.1", limits: Limits | No
     app = FastAPI(title=f"advdrop: {name}", docs_url=None, redoc_url=None, openapi_url=None)
     page, policy = page_of(model, name, limits)
     one_at_a_time = asyncio.Lock()
-    turns = Turns(limits.requests)
+    slots = Slots(limits.requests)
 
     @app.middleware("http")
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -92,7 +92,7 @@ def app_of(model: Model, name: str, host: str = "127.0.0.1", limits: Limits | No
 
     @app.post("/predict")
     async def predict(request: Request) -> dict[str, Any]:
-        async with turns.taken():
+        async with slots.taken():
             content = await uploaded(request, limits)
             async with one_at_a_time:
                 return await run_in_threadpool(classify, model, content)
@@ -100,15 +100,15 @@ def app_of(model: Model, name: str, host: str = "127.0.0.1", limits: Limits | No
     return app
 
 
-class Turns:
-    """Counts the requests that are being answered, and refuses more than so many."""
+class Slots:
+    """Counts the requests that are being answered, and refuses more than ``most`` of them."""
 
     def __init__(self, most: int) -> None:
         self.most, self.now = most, 0
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
-        """Take a turn, or refuse at once."""
+        """Take a slot, or refuse at once."""
         if self.now >= self.most:
             raise HTTPException(503, "The server is busy; try again in a moment.")
         self.now += 1
@@ -176,9 +176,9 @@ def classify(model: Model, content: bytes) -> dict[str, Any]:
 
 
 def allowed_host(header: str, host: str) -> bool:
-    """Whether a ``Host`` header names this server: an address, localhost, or the name that was given.
+    """Return True if a ``Host`` header names this server: an address, localhost, or the name that was given.
 
-    Any other name may be that of a page that had its name point to this machine, to read answers that are not for it.
+    Any other name may be that of a web page whose name was made to point to this machine, so that it can read answers.
 
     >>> [allowed_host(name, "lab.local") for name in ("localhost:8000", "[::1]:80", "lab.local", "evil.example", "")]
     [True, True, True, False, False]

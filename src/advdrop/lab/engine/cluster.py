@@ -188,18 +188,18 @@ def side_by_side(
     with ExitStack() as stack:
         asked = stack.enter_context(stop_signals(overview.say))
         cluster = scheduler or stack.enter_context(_local(min(count, len(tasks)), threads))
-        crew = _Crew(stack.enter_context(_connected(cluster)), tasks, threads, stack.enter_context(overview))
-        while crew.waiting or crew.running:
-            crew.employ(count)
+        queue = _Queue(stack.enter_context(_connected(cluster)), tasks, threads, stack.enter_context(overview))
+        while queue.waiting or queue.running:
+            queue.start_more(count)
             time.sleep(TICK)
             if asked():
-                crew.stop()
+                queue.stop()
                 raise StoppedError(f"stopped with {overview.count} runs done; run the same command again to continue")
-            crew.ping()
-            yield from crew.ended()
+            queue.ping()
+            yield from queue.ended()
 
 
-class _Crew(Generic[Key, T]):
+class _Queue(Generic[Key, T]):
     """The tasks that wait and those that run on the cluster of a client."""
 
     def __init__(self, client: Any, tasks: Mapping[Key, Task[T]], threads: int, overview: Overview[Key]) -> None:
@@ -208,9 +208,9 @@ class _Crew(Generic[Key, T]):
         self.running: dict[str, tuple[Key, Any]] = {}  # by the names that Dask knows
         self.starts, self.ends = Counter[str](), Counter[str]()
         self.pinged = time.monotonic()
-        client.subscribe_topic(TOPIC, self.heard)
+        client.subscribe_topic(TOPIC, self.note_event)
 
-    def heard(self, event: tuple[float, dict[str, Any]]) -> None:
+    def note_event(self, event: tuple[float, dict[str, Any]]) -> None:
         """Note an event of a worker. Dask calls this in a thread of its own."""
         name, what = event[1]["name"], event[1]["what"]
         if what == "started":
@@ -220,8 +220,8 @@ class _Crew(Generic[Key, T]):
         elif name in self.running:  # not of another command
             self.overview.saw(self.running[name][0], what)
 
-    def employ(self, count: int) -> None:
-        """Hand out tasks until this number of them runs."""
+    def start_more(self, count: int) -> None:
+        """Submit tasks until this number of them runs."""
         while self.waiting and len(self.running) < count:
             key, name = self.waiting.popleft(), f"advdrop-{uuid4().hex}"
             future = self.client.submit(work, self.tasks[key], name, self.threads, key=name, pure=False)

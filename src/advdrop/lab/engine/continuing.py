@@ -1,4 +1,4 @@
-"""Go on from a run: extend it to more updates, or start another one with its weights."""
+"""Continue from a run: extend it to more updates, or start another one with its weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Weights = dict[str, Tensor]
 
 
 def extended(run: RunDirectory, config: RunConfig, updates: int, state: dict[str, Any] | None) -> RunConfig:
-    """Return the configuration of a run that is extended to so many updates.
+    """Return the configuration of a run that is extended to this many updates.
 
     What is done was done with the schedules of the old length, and stays as it is. From there on, the schedules are
     those of a run of the new length. So the learning rate of a finished run is large again before it falls.

@@ -10,7 +10,7 @@ from advdrop.lab.data.examples import Examples
 from advdrop.lab.data.preprocess import Preprocess
 
 BATCH = 500
-"""How many examples are evaluated at a time. Their last bits may depend on it."""
+"""How many examples are evaluated at a time. The last bits of the outputs may depend on it."""
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import torch
@@ -76,8 +77,6 @@ class Opponent:
 
 def sheet(pictures: Tensor) -> bytes:
     """Return a PNG file of pictures ``(N, C, H, W)`` of bytes, in rows of eight. Large pictures are made smaller."""
-    import io
-
     from PIL import Image
 
     if (largest := max(pictures.shape[2:])) > SIDE:

@@ -146,7 +146,7 @@ class Overview(Bars, Generic[Key]):
 
 
 def makespan(seconds: Iterable[float], jobs: int) -> float:
-    """Return how long tasks take, so many at a time, in their order.
+    """Return how long tasks take in their order if ``jobs`` of them run at a time.
 
     >>> makespan([3.0, 1.0, 1.0, 4.0], 2)
     6.0

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import psutil  # type: ignore[import-untyped]
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from advdrop.lab.choices import DATASETS
 from advdrop.lab.config.config import RunConfig
@@ -26,6 +26,7 @@ from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples, reading
 from advdrop.lab.data.preprocess import Preprocess, fit
 from advdrop.lab.data.sources import load
+from advdrop.lab.engine.checks import refuse_single_rows, refuse_stale_statistics, refuse_too_large
 from advdrop.lab.engine.companion import Blend, Companion, blended, main_network
 from advdrop.lab.engine.continuing import extended, load_start
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
@@ -36,14 +37,13 @@ from advdrop.lab.engine.model import write_model
 from advdrop.lab.engine.opponent import sheet
 from advdrop.lab.engine.progress import Progress
 from advdrop.lab.engine.rundir import BEFORE, DAMAGED, RESTART, RunDirectory, RunError
-from advdrop.lab.engine.signals import StoppedError as StoppedError
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
 from advdrop.lab.models.ladder import DenoisingCost, ladder_in
 from advdrop.randomness import borrowed_noise, derived_seed
-from advdrop.step.batch_norm import PASSES, RunningStatistics, frozen_statistics
-from advdrop.trust import Trust
+from advdrop.schedules import Factor
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -67,7 +67,7 @@ def train(
         config: the run, see ``advdrop.lab.config.recipes.resolve``.
         path: the run directory.
         resume: continue the run in that directory. A finished one needs ``updates``.
-        updates: extend the run that is resumed to so many updates, see ``continuing.extended``.
+        updates: extend the run that is resumed to this many updates, see ``continuing.extended``.
         force: replace the run in that directory.
         data: the examples, if they are not those that ``config.dataset`` names.
         progress: whether to show the progress.
@@ -122,24 +122,30 @@ def train(
             run.extend(config, state)
         shown = Progress(config.training.updates, history.update, name or run.path.name, show=show, tell=tell)
         evaluate = partial(_errors, training.network, data, split, preprocess)
-        with run.locked() if main else nullcontext():
-            try:
-                training.start()
-                if state:
-                    with reading(run.checkpoint, RunError, RESTART):
-                        training.load_state(state)
-                Recorder(training, history, run, shown, evaluate).fit()
-                return _finish(training, history, run, data) if main else {}
-            except KeyboardInterrupt:
-                raise StoppedError(f"stopped; resume with: {run.how_to_resume}") from None
-            except OSError as error:  # a full disk or a lost folder is not a wrong argument
-                raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
-            except RuntimeError as error:
-                if missing := memory_in(error):
-                    raise RuntimeError(f"{missing}; make room, then resume with: {run.how_to_resume}") from error
-                if fabric.world_size == 1 or isinstance(error, DivergedError | StoppedError):
-                    raise
-                raise RuntimeError(f"{_of_another_process(error)}; resume with: {run.how_to_resume}") from None
+        with run.locked() if main else nullcontext(), _resumable(run, fabric.world_size):
+            training.start()
+            if state:
+                with reading(run.checkpoint, RunError, RESTART):
+                    training.load_state(state)
+            Recorder(training, history, run, shown, evaluate).fit()
+            return _finish(training, history, run, data) if main else {}
+
+
+@contextmanager
+def _resumable(run: RunDirectory, processes: int) -> Iterator[None]:
+    """Turn what stops a training before its end into an error that says how to resume it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped; resume with: {run.how_to_resume}") from None
+    except OSError as error:  # a full disk or a lost folder is not a wrong argument
+        raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
+    except RuntimeError as error:
+        if missing := memory_in(error):
+            raise RuntimeError(f"{missing}; make room, then resume with: {run.how_to_resume}") from error
+        if processes == 1 or isinstance(error, DivergedError | StoppedError):
+            raise
+        raise RuntimeError(f"{_of_another_process(error)}; resume with: {run.how_to_resume}") from None
 
 
 @contextmanager
@@ -192,7 +198,7 @@ def training_of(
     companion = None
     if isinstance(network, Blend):
         companion = Companion(network, data.train, split, preprocess, config.seed)
-    trust = Trust(1.0 if companion is None else 0.0)
+    trust = Factor(1.0 if companion is None else 0.0)
     stored = data.train.x.dtype == torch.uint8
     setup = Setup(main_network(network), data.shape, stored, preprocess.to(fabric.device))
     objective = objective_of(config, len(data.train), len(data.classes), trust, setup)
@@ -217,9 +223,9 @@ class Estimate:
     seconds: float
 
 
-def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
-    """Time a few updates in one process on the CPU, without whitening."""
-    print(f"timing {updates + 1} updates of {config.method} ...", file=sys.stderr, flush=True)
+def estimate(config: RunConfig, data: DataSet) -> Estimate:
+    """Time four updates in one process on the CPU, without whitening. The first one warms up and does not count."""
+    print(f"timing 4 updates of {config.method} ...", file=sys.stderr, flush=True)
     one = {"accelerator": "cpu", "devices": 1, "nodes": 1}
     config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
     keep_freed_memory()
@@ -229,11 +235,11 @@ def estimate(config: RunConfig, data: DataSet, updates: int = 3) -> Estimate:
         training.trust.value = 1.0
         training.start()
         times = []
-        for _ in range(updates + 1):
+        for _ in range(4):
             start = time.perf_counter()
             training.update(config.training.updates - 1)  # at the end of the training all terms have their weights
             times.append(time.perf_counter() - start)
-    each = sum(times[1:]) / updates  # the first one warms up
+    each = fmean(times[1:])
     parameters = sum(p.numel() for p in training.network.parameters())
     return Estimate(parameters, 1000 * each, each * config.training.updates)
 
@@ -301,62 +307,6 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
     return fit(images, scaling=scaling, standardize=options.standardize, zca=zca, regularizer=regularizer)
 
 
-def refuse_too_large(config: RunConfig, data: DataSet) -> None:
-    """Raise an error if the network cannot be trained in the memory of this machine."""
-    with torch.device("meta"):  # takes no memory
-        numbers = 4 * sum(p.numel() for p in blended(config, data.shape, len(data.classes)).parameters())
-    needed, here = 4 * numbers / 2**30, psutil.virtual_memory().total / 2**30
-    if needed > here:
-        raise ConfigError(
-            f"the network needs {needed:,.0f} GB for its weights, their gradients and the moments of Adam, and this "
-            f"machine has {here:,.0f} GB; make it smaller (--set network...)"
-        )
-
-
-def refuse_stale_statistics(config: RunConfig, network: nn.Module) -> None:
-    """Raise an error if the network has running statistics for the evaluation, and nothing would ever update them."""
-    terms = config.objective.terms.chosen().values()
-    made = {*PASSES} if terms or config.objective.entropy else {"labeled"}  # a term may make any pass
-    # A companion can turn a term off.
-    own = not config.objective.blend and any(term.own_statistics and term.weight for term in terms)
-    updated = made.intersection(config.objective.updating) or own
-    if not updated and RunningStatistics(network.modules()).layers:
-        raise ConfigError(
-            f"objective.updating=[{', '.join(config.objective.updating)}] has no pass of the method {config.method}, "
-            "so the running statistics of batch norm would stay as they are; add labeled"
-        )
-
-
-def refuse_single_rows(config: RunConfig, network: nn.Module, batches: Batches) -> None:
-    """Raise an error if a pass would have one row, and its method or the batch norm of its network needs more."""
-    parts = config.engine.devices * config.engine.nodes * config.engine.accumulate
-    batch = batches.at(0, 0, parts)
-    streams = {"labeled": batch.x} if batch.unlabeled is None else {"labeled": batch.x, "unlabeled": batch.unlabeled}
-    several = [name for name, term in config.objective.terms.chosen().items() if term.several_rows]
-    for stream, x in streams.items():
-        if len(x) > 1:
-            continue
-        needing = [f"the method {name}" for name in several if stream == [*streams][-1]]
-        if needing or _normalizes_rows(network, x):
-            raise ConfigError(
-                f"training.{stream}={parts}{f' in {parts} parts' if parts > 1 else ''} leaves one row for a pass, and "
-                f"{[*needing, 'the batch norm of the network'][0]} needs several; use training.{stream}={2 * parts} or "
-                "more"
-            )
-
-
-def _normalizes_rows(network: nn.Module, x: Tensor) -> bool:
-    """Return True if the network has a batch norm that cannot be trained with this single row."""
-    try:
-        with torch.no_grad(), frozen_statistics(network), borrowed_noise(x.device):
-            network.to(x.device)(x)
-    except ValueError as error:
-        if "more than 1 value per channel" in str(error):
-            return True
-        raise
-    return False
-
-
 def trained(
     path: Path, data_dir: Path | None = None, dataset: str | None = None
 ) -> tuple[nn.Module, DataSet, Preprocess]:
@@ -391,7 +341,7 @@ def _refuse_moved(run: RunDirectory) -> None:
     place = run.config.dataset
     if place not in DATASETS and not Path(place).expanduser().exists():
         raise RunError(
-            f"{run.path} was trained on {place}, which is not there any more; put it back, or give its new place with "
+            f"{run.path} was trained on {place}, which is not there anymore; put it back, or give its new place with "
             "--dataset, an option of evaluate, explain and audit"
         )
 

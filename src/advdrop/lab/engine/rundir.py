@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import ctypes
-import hashlib
 import io
 import json
 import os
@@ -35,6 +34,7 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.values import parse_yaml, read_yaml
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import reading
+from advdrop.lab.engine.seal import digest_of, seal_of
 from advdrop.lab.files import read_json, write_text, written
 
 Row = dict[str, float]
@@ -46,11 +46,7 @@ RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.
 BEFORE = "before"
 """The folder of the result that an extended run had."""
 FILES = {"config.yaml", "split.npz", "last.ckpt", *RESULTS, "result.json", "answer.json", "tensorboard", BEFORE}
-"""What a run directory holds, beside hidden files of this program. One that holds anything else is never replaced."""
-MACHINE = {"accelerator", "devices", "nodes", "checkpoint_seconds", "tensorboard"}
-"""The settings of the engine that may be edited before a run is resumed, as may the places of the data."""
-
-
+"""What a run directory holds, besides hidden files of this program. One that holds anything else is never replaced."""
 LARGEST = 1e12
 """No time, number of updates or percentage in a result is larger. A larger one breaks what is computed from it."""
 
@@ -136,7 +132,7 @@ class RunDirectory:
     def _replace(
         self, config: RunConfig, split: LabelSplit, fill: Callable[[RunDirectory], None] | None = None
     ) -> None:
-        """Write a run beside this one, with what ``fill`` adds, and let it take the place of this one."""
+        """Write a run next to this one, with what ``fill`` adds, and let it take the place of this one."""
         new = RunDirectory(self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:12]}.part"))
         made = [folder for folder in self.path.parents if not folder.exists()]
         try:
@@ -358,42 +354,6 @@ class RunDirectory:
             yield
         finally:
             lock.release()
-
-
-def digest_of(value: Any) -> str:
-    """Return the SHA-256 of nested mappings, sequences, tensors, bytes, texts and numbers.
-
-    >>> digest_of({"a": 1, "b": [2, 3]}) == digest_of({"b": (2, 3), "a": 1}) != digest_of({"a": 1, "b": [2, 4]})
-    True
-    """
-    digest = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        if isinstance(value, Mapping):
-            add(sorted(([key, value[key]] for key in value), key=lambda pair: repr(pair[0])))
-        elif isinstance(value, list | tuple):
-            digest.update(f"{len(value)}[".encode())
-            for each in value:
-                add(each)
-        elif isinstance(value, Tensor):
-            digest.update(f"{value.dtype}{list(value.shape)}".encode())
-            if value.numel():
-                digest.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
-        else:
-            digest.update(value if isinstance(value, bytes) else f"{value!r},".encode(errors="surrogatepass"))
-
-    add(value)
-    return digest.hexdigest()
-
-
-def seal_of(values: Mapping[str, Any], split: LabelSplit) -> str:
-    """Return the seal of a run from the values of its configuration that its results depend on, and its split."""
-    kept = {key: value for key, value in values.items() if key not in ("dataset", "data_dir", "unlabeled")}
-    if isinstance(start := values.get("start"), Mapping):
-        kept["start"] = {key: value for key, value in start.items() if key != "run"}
-    if isinstance(engine := values.get("engine"), Mapping):  # the section may be cut off
-        kept["engine"] = {key: value for key, value in engine.items() if key not in MACHINE}
-    return digest_of([kept, split.dataset, split.labeled, split.unlabeled, split.validation])
 
 
 def _exchange(new: Path, old: Path) -> None:

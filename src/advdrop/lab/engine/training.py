@@ -28,8 +28,8 @@ from advdrop.lab.engine.signals import stop_signals
 from advdrop.lab.models.ladder import LadderNetwork
 from advdrop.objectives import Combination, Objective
 from advdrop.randomness import derived_seed, seed_noise
+from advdrop.schedules import Factor
 from advdrop.step.step import Loss, Step
-from advdrop.trust import Trust
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -51,7 +51,7 @@ class Training:
     network: nn.Module  # or a blend of the network and its companion
     objective: Objective
     batches: Batches
-    trust: Trust  # the factor of the terms for unlabeled images; the skill of the companion decides it
+    trust: Factor  # the factor of the terms for unlabeled images; the skill of the companion decides it
     companion: Companion | None = None
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class Metrics:
 
 @dataclass
 class History:
-    """What a checkpoint holds of a run, beside the state of its training."""
+    """What a checkpoint holds of a run, in addition to the state of its training."""
 
     update: int = 0  # the number of updates done
     rows: list[Row] = field(default_factory=list)  # the metrics of each epoch

@@ -15,7 +15,7 @@ from advdrop.masks import AdversarialDropout
 GROUPS = 8
 """The groups of a group norm, all with the same number of filters."""
 SMALL, MEDIUM = 40, 64
-"""Up to so many pixels a side the first convolution keeps the size of the image, or halves it."""
+"""The most pixels a side for which the first convolution keeps the size of the image, or halves it."""
 
 
 def resnet18(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from advdrop.lab.config.terms import Count, Whole
+from advdrop.lab.config.section import Count, Whole
 from advdrop.lab.records.record import Sealed, is_measurement
 
 LEVELS = 31  # a packed picture has the levels -31 to 31
@@ -62,9 +62,6 @@ def _close(one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[floa
         return False
     pairs = (pair for key in one for pair in zip(one[key], other[key], strict=True))
     return all(abs(first - second) <= tolerance for first, second in pairs)
-
-
-read_measurement = Measurement.read
 
 
 def measurements(path: Path) -> list[Measurement]:

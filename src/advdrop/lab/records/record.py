@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from advdrop.lab.choices import Labels
-from advdrop.lab.config.terms import Count, Section, Whole
+from advdrop.lab.config.section import Count, Section, Whole
 from advdrop.lab.config.values import first_error
 from advdrop.lab.files import read_json, write_text
 
@@ -34,7 +34,7 @@ class RecordError(ValueError):
 
 
 class Sealed(Section):
-    """A file with a digest of its content. A file that was edited by hand does not have its digest any more."""
+    """A file with a digest of its content. A file that was edited by hand no longer has the right digest."""
 
     digest: str = ""
     columns: ClassVar[str]  # the field with lists of numbers, each of which becomes a line of the file
@@ -162,9 +162,6 @@ class Record(Sealed):
         wrong = self.test_error_percent / 100 * self.test_images
         if abs(wrong - round(wrong)) > 1e-4:
             yield f"{self.test_error_percent} % of {self.test_images} images is no whole number of images"
-
-
-read_record = Record.read
 
 
 def record_of(run: RunDirectory, **place: str) -> Record:

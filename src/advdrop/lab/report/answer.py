@@ -4,8 +4,8 @@ What is compared: the test error of a method that uses unlabeled images with tha
 same labels alone. Both have the same network, number of updates, augmentation and seeds, and predict the same test
 images. No training step sees a test image. What differs is the whole method: where its terms help with the labeled
 images as well, that counts too. The method is the last one of ``advdrop compare --methods`` that uses unlabeled images
-and differs from ``dropout`` in nothing else (see ``unlike``), whatever the errors are, so that nothing is chosen with
-the test images. For the interval see ``paired_images`` in ``statistics.py``.
+and differs from ``dropout`` in nothing else (see ``other_differences``), whatever the errors are, so that nothing is
+chosen with the test images. For the interval see ``paired_images`` in ``statistics.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from advdrop.lab.config.config import RunConfig
-from advdrop.lab.config.terms import METHODS, Count, NotNegative, Number, Section, Whole
+from advdrop.lab.config.section import Count, NotNegative, Number, Section, Whole
+from advdrop.lab.config.terms import METHODS
 from advdrop.lab.config.values import first_error
 from advdrop.lab.files import read_json
 from advdrop.lab.records.record import RecordError
@@ -54,7 +55,7 @@ class Changed(Section):
 
 
 class Answer(Section):
-    """The content of ``answer.json``, beside the runs that were compared."""
+    """The content of ``answer.json``, which is in the folder of the runs that were compared."""
 
     format: Literal["advdrop answer 1"] = "advdrop answer 1"
     method: Name
@@ -143,8 +144,8 @@ def answer_in_words(results: Results) -> str:
     return f"{start}: {text}, {points_in_words(points.mean, points.margin)} ({found.n} seeds)."
 
 
-def unlike(one: RunConfig, other: RunConfig) -> list[str]:
-    """Return the keys in which two runs of a seed differ beside their method. With any, no answer comes from them."""
+def other_differences(one: RunConfig, other: RunConfig) -> list[str]:
+    """Return the keys in which two runs of a seed differ apart from their method. With any, they give no answer."""
     ignored = (*OF_THE_METHOD, *MACHINE, *HABITS, "seed")
     return [key for key in one.differences(other) if not key.startswith(ignored)]
 
@@ -158,7 +159,7 @@ def _rivals(results: Results) -> tuple[str, str] | None:
     for other, method in reversed(rows.items()):
         if method == BASELINE or not any(METHODS[term].semi_supervised for term in method.split("+")):
             continue
-        alike = [key for key in rows if rows[key] == BASELINE and not unlike(configs[key], configs[other])]
+        alike = [key for key in rows if rows[key] == BASELINE and not other_differences(configs[key], configs[other])]
         if len(alike) == 1:
             return alike[0], other
     return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.values import ConfigError
-from advdrop.lab.records.record import Record, RecordError, is_measurement, is_record, read_record, record_of
+from advdrop.lab.records.record import Record, RecordError, is_measurement, is_record, record_of
 from advdrop.lab.report.costs import at_cost, spent, terms_of, training_cost, update_costs
 from advdrop.lab.report.statistics import Agreement, Difference, Paired, Summary, agreement, gap, holm, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
@@ -205,8 +205,8 @@ def read(path: Path) -> list[Record]:
     if not path.exists():
         raise RecordError(f"{path} does not exist")
     if path.is_file():
-        return [] if is_measurement(path) else [read_record(path)]
-    records = [read_record(file) for file in sorted(path.rglob("*.json")) if is_record(file)]
+        return [] if is_measurement(path) else [Record.read(path)]
+    records = [Record.read(file) for file in sorted(path.rglob("*.json")) if is_record(file)]
     runs = sorted(file.parent for file in path.rglob("result.json") if (file.parent / "config.yaml").is_file())
     if runs:
         from advdrop.lab.engine.rundir import RunDirectory  # imports torch
@@ -314,7 +314,7 @@ def _deviations(suite: Suite, records: Iterable[Record]) -> list[Deviation]:
 
 
 def choices(record: Record, suite: Suite) -> list[Choice]:
-    """Return every choice of a run beside the paper's, if the suite has the paper's protocol.
+    """Return every choice of a run together with the paper's, if the suite has the paper's protocol.
 
     The paper's run has the paper's length and preset, and none of the settings of a row that is ours: one without a
     number of the paper.

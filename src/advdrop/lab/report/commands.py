@@ -78,7 +78,7 @@ def settings(results: Results, row: str) -> list[str]:
 
 
 def more_seeds(results: Results, seeds: int = 5) -> list[str]:
-    """Return the commands that run all rows with so many seeds, together if they have the same settings."""
+    """Return the commands that run all rows with this many seeds, together if they have the same settings."""
     if results.suite.key != LOOSE:
         return [_reproduce(results, results.measured, results.columns, seeds)]
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)

@@ -189,7 +189,7 @@ def _named(key: str, names: Mapping[str, str]) -> str:
 
 
 def gaps(results: Results) -> list[str]:
-    """Return each of our numbers beside the paper's, in words."""
+    """Return each of our numbers compared with the paper's, in words."""
     return [
         f"{results.suite.rows[row].name}, {results.suite.columns[column].name}: {entry.gap.words('the paper')}"
         for (row, column), entry in results.entries.items()
@@ -244,7 +244,7 @@ def sentences(results: Results) -> list[str]:
 
 
 def headings(results: Results) -> dict[str, str]:
-    """Return the heading of each judgment. Where the rows are variants of ours, nobody claims that one is better."""
+    """Return the heading of each judgment. For variants of ours there is no claim that one is better."""
     ours = results.suite.source == "ours"
     names = (LOWER, HIGHER, UNDECIDED) if ours else (HELD, REVERSED, UNKNOWN)
     return dict(zip(("lower", "higher", "unknown"), names, strict=True))

@@ -270,7 +270,7 @@ def _shift(freedom: int) -> float:
 
 
 def t_power(shift: float, freedom: int) -> float:
-    """Return the probability that a two-sided t-test at 5 % shows a positive shift of so many standard errors."""
+    """Return the probability that a two-sided t-test at 5 % shows a positive shift of this many standard errors."""
     from scipy import stats
 
     upper, lower = (float(stats.nct.sf(_t(freedom), freedom, side * shift)) for side in (1, -1))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from advdrop.lab.data.sources import load
-from advdrop.lab.engine.run import StoppedError
+from advdrop.lab.engine.signals import StoppedError
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.studies.autoencoders import (

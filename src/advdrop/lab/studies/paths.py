@@ -1,4 +1,4 @@
-"""The theorem on data: its identities, and how coefficients shrink with δ and with k, beside lasso and ridge."""
+"""The theorem on data: its identities, and how coefficients shrink with δ and with k, compared with lasso and ridge."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def standardized(x: Any, y: Any) -> tuple[Array, Array]:
     return (x - x.mean(axis=0)) / x.std(axis=0), (y - y.mean()) / y.std()
 
 
-def identities(problems: int = PROBLEMS, seed: int = 0) -> dict[str, float]:
+def identities(problems: int = PROBLEMS) -> dict[str, float]:
     """The largest relative difference between the two sides of the theorem, over random problems in float64."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     worst = {"training_identity": 0.0, "dropout_identity": 0.0}
     for _ in range(problems):
         rows, features = int(rng.integers(1, 40)), int(rng.integers(1, 20))

@@ -13,14 +13,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
 from advdrop.lab.config.config import MethodName, RunConfig, parse_method
-from advdrop.lab.config.terms import METHODS, Count, Section
+from advdrop.lab.config.section import Count, Section
+from advdrop.lab.config.terms import METHODS
 from advdrop.lab.config.values import ConfigError, check_known, expanded, first_error, listed, merged, read_yaml
 
 FOLDER = Path(__file__).parent / "paper"
 MACHINE = ("engine.accelerator", "engine.devices", "engine.nodes", "engine.accumulate", "engine.memory_format")
 HABITS = ("engine.checkpoint_seconds", "engine.tensorboard")
-"""Settings that make no other run: where it computes, and what it writes during the training."""
-
+"""Settings that do not count as differences between runs: where a run computes, and what it writes while it trains."""
 
 OPTIONAL = (
     ("", "unlabeled"),
@@ -30,7 +30,7 @@ OPTIONAL = (
     ("network", "earlier"),
     ("training", "earlier"),
 )
-"""Keys that records of the first version do not have. Without a value they make no other fingerprint."""
+"""Keys that records of the first version do not have. Without a value they do not change the fingerprint."""
 Settings = Annotated[dict[str, Any], AfterValidator(expanded)]
 """Nested values, as in a ``--config`` file: ``vat`` is short for ``objective.terms.vat``."""
 
@@ -132,7 +132,7 @@ class Suite(Section):
         for pair in self.compare:
             self._check_trained("compare", pair)
             if pair[0] == pair[1]:
-                raise ValueError(f"compare has row {pair[0]!r} beside itself; name two rows")
+                raise ValueError(f"compare has row {pair[0]!r} twice in a pair; name two rows")
         for curve in self.curves:
             self._check_trained("curves", curve.values)
         cells = [f"{column}/{row}" for column in self.columns for row in self.rows]

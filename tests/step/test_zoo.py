@@ -82,13 +82,13 @@ class Results:
 def check(name, objective, exactly, monkeypatch):
     kind, told = ZOO[name], []
     monkeypatch.setattr(Passes, "_separable", lambda *_: ([], []))  # joined passes draw their noise in another order
-    tell = any_network._AnyLower._tell
+    warn = any_network._AnyLower._warn_if_slow
 
     def spy(lower, player, tape):
         told.append((player.position, tape.total, player.reason))
-        tell(lower, player, tape)
+        warn(lower, player, tape)
 
-    monkeypatch.setattr(any_network._AnyLower, "_tell", spy)
+    monkeypatch.setattr(any_network._AnyLower, "_warn_if_slow", spy)
     torch.manual_seed(0)
     model = kind.build().train()
     torch.manual_seed(0)

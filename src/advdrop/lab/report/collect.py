@@ -14,7 +14,17 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.values import ConfigError
 from advdrop.lab.records.record import Record, RecordError, is_measurement, is_record, record_of
 from advdrop.lab.report.costs import at_cost, spent, terms_of, training_cost, update_costs
-from advdrop.lab.report.statistics import Agreement, Difference, Paired, Summary, agreement, gap, holm, paired
+from advdrop.lab.report.statistics import (
+    Agreement,
+    Difference,
+    Paired,
+    Summary,
+    agreement,
+    gap,
+    holm,
+    paired,
+    shared_seeds,
+)
 from advdrop.lab.suites.suite import HABITS, MACHINE, Column, Key, Protocol, Reported, Row, Suite, differences, suites
 
 if TYPE_CHECKING:
@@ -159,21 +169,15 @@ class Results:
 
     @property
     def orders(self) -> list[Order]:
-        """The order of the rows of each column that have a number of the paper and a run.
-
-        The means are over the seeds that all of them have, because one seed can be harder than another.
-        """
+        """The order of the rows of each column that have a number of the paper and a run, by shared seeds."""
         found = []
         for column in self.columns:
             printed = self.suite.columns[column].like or column
             numbers = {row: about.paper[printed] for row, about in self.suite.rows.items() if printed in about.paper}
             errors = {row: ran for row in numbers if (ran := self.entries[row, column].errors)}
-            shared = set.intersection(*map(set, errors.values())) if errors else set()
+            seeds = shared_seeds(errors.values()) if errors else set()
             paper = {row: numbers[row].mean for row in errors}
-            here = {
-                row: fmean(value for seed, value in ran.items() if seed in shared or not shared)
-                for row, ran in errors.items()
-            }
+            here = {row: fmean(ran[seed] for seed in seeds & ran.keys()) for row, ran in errors.items()}
             if agreed := agreement([*paper.values()], [*here.values()]):
                 theirs, ours = (sorted(errors, key=errors.__getitem__) for errors in (paper, here))
                 own = [row for row in paper if not self.suite.rows[row].quoted]

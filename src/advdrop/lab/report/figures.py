@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import log10
+from math import log10, nan
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from advdrop.lab.report.charts import (
 )
 from advdrop.lab.report.collect import LOOSE, Entry, Results
 from advdrop.lab.report.samples import sample_figures
+from advdrop.lab.report.statistics import shared_seeds
 
 if TYPE_CHECKING:
     from advdrop.lab.report.answer import Answer
@@ -78,29 +79,38 @@ def _with_bands(title: str, x: str, y: str, lines: Sequence[Line], note: str) ->
 
 
 def sensitivities(results: Results) -> list[Figure]:
-    """Draw the test error against each setting that the suite names: the mean, and a dot for each seed."""
+    """Draw the test error against each setting that the suite names: the mean, and a thin line for each seed.
+
+    The means are over the seeds that all settings have.
+    """
     found = []
     for column in results.columns:
         for curve in results.suite.curves:
-            known = {row: results.entries[row, column] for row in curve.values if results.entries[row, column].summary}
+            known = {row: errors for row in curve.values if (errors := results.entries[row, column].errors)}
             if len(known) < 2:
                 continue
             title = f"Test error against {curve.title}, {results.suite.columns[column].name}"
             places = range(len(known))
-            means = [fmean(entry.errors.values()) for entry in known.values()]
+            seeds = shared_seeds(known.values())
+            means = [fmean(errors[seed] for seed in seeds & errors.keys()) for errors in known.values()]
             labels = [curve.values[row] for row in known]
             with drawing(title, 230) as (drawn, save):
                 axes = drawn.subplots()
+                for seed in sorted(set().union(*known.values())):
+                    line = [errors.get(seed, nan) for errors in known.values()]
+                    axes.plot(places, line, marker="o", color=COLORS[2], alpha=0.5, linewidth=0.8, markersize=4)
                 axes.plot(places, means, color=COLORS[1], marker="s")
-                for place, entry in zip(places, known.values(), strict=True):
-                    errors = [*entry.errors.values()]
-                    axes.plot([place] * len(errors), errors, "o", color=COLORS[2], alpha=0.6, markersize=4)
                 axes.set(xticks=places, ylabel="test error %")
                 axes.set_xticklabels([plain(label, 14) for label in labels], fontsize=10)
                 axes.grid(axis="y")
                 said = "; ".join(f"{label}: {mean:.2f} %" for label, mean in zip(labels, means, strict=True))
                 svg = save(f"{title}. {said}.")
-            found.append(Figure(title, svg, "Squares are means, dots are seeds. The axis does not begin at zero."))
+            if all(seeds <= errors.keys() for errors in known.values()):
+                over = f"the seeds that all settings have ({', '.join(map(str, sorted(seeds)))})"
+            else:
+                over = "different seeds"
+            note = f"Each thin line is a seed. Squares are means over {over}. The axis does not begin at zero."
+            found.append(Figure(title, svg, note))
     return found
 
 

@@ -6,7 +6,7 @@ Intervals are 95 % intervals. scipy is imported when something is computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -174,6 +174,18 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, value * (len(order) - rank)))
         corrected[place] = highest
     return corrected
+
+
+def shared_seeds(rows: Collection[Mapping[int, float]]) -> set[int]:
+    """Return the seeds that all rows have; all seeds if the rows share none.
+
+    One seed can be harder than another, so means are compared over these seeds alone.
+
+    >>> shared_seeds([{0: 2.5, 1: 2.0}, {0: 2.4}])
+    {0}
+    """
+    seeds = [set(errors) for errors in rows]
+    return set.intersection(*seeds) or set.union(*seeds)
 
 
 class Agreement(NamedTuple):

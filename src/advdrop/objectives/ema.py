@@ -96,8 +96,10 @@ class EMA:
                 self.average[name] = now.clone()
                 continue
             average = self.average[name].to(now)
-            # Infinities, as in a mask of attention, are copied: the way from one to itself is NaN.
-            self.average[name] = torch.where(average.isfinite(), average.lerp(now, weight), now)
+            if isinstance(tensor, nn.Parameter):
+                self.average[name] = average.lerp_(now, weight)
+            else:  # a buffer may have infinities, as a mask of attention; the average of two infinities would be NaN
+                self.average[name] = torch.where(average.isfinite(), average.lerp(now, weight), now)
         self.updates += 1
 
     def follow(self, model: nn.Module) -> None:

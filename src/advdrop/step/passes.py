@@ -170,7 +170,7 @@ class Passes:
         with eval_mode(model):
             for layer, mode in zip(statistics.layers, training, strict=True):
                 layer.training = mode
-            # A layer that is inserted behind a norm would be in training mode, too.
+            # A layer that is inserted after a norm would be in training mode, too.
             with statistics.updates(False), use_masks(all_kept):
                 return self.outputs.find(call(model, self.inputs(rows)))
 

@@ -176,6 +176,15 @@ def test_images_beside_the_class_folders_have_no_label(tmp_path):
     )
 
 
+def test_unlabeled_images_among_the_test_images_are_for_training(tmp_path):
+    draw(three(tmp_path) / "test/unlabeled/1.png", 7)
+    data = read_images(tmp_path)
+    assert data.train.x[data.train.y == -1].flatten(1)[:, 0].tolist() == [7]
+    assert len(data.test) == 1
+    told = f"the images in {tmp_path / 'test/unlabeled'} are for training: without a label they cannot be tested"
+    assert told in data.notes
+
+
 def test_images_of_any_size_and_mode_get_one_shape(tmp_path):
     draw(three(tmp_path) / "train/b/2.jpg", (255, 0, 0), size=(90, 70), mode="RGB")
     draw(tmp_path / "train/b/3.tif", 257 * 9, size=(70, 90), mode="I;16")

@@ -143,6 +143,10 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"protocols": {"short": {"without": {"few/drop": "why"}}}}, "protocols.short.without has 'few/drop'"),
         ({"columns": {"few": {"like": "many"}}}, "columns.few.like has column 'many'"),
         ({"columns": {"a/b": {"name": "x", "dataset": "digits", "labels": 30}}}, "cannot be part of a file's name"),
+        ({"columns": {"new": {"name": "30 labels", "dataset": "digits", "labels": 30}}}, "the name '30 labels' twice"),
+        ({"rows": {"new": {"name": "Plain", "method": "pi"}}}, "rows has the name 'Plain' twice"),
+        ({"key": "../results"}, "key '../results' cannot be the name of a folder"),
+        ({"key": ""}, "key '' cannot be the name of a folder"),
         ({"colums": {}}, "colums Extra inputs"),
         (
             {"protocols": {"short": {"seeds": 10**9}}},

@@ -153,8 +153,10 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
         return len(pictures)
 
     def add_folder(folder: Path, label: str, test: bool | None) -> None:
-        if not add(folder, label, test):
+        if not add(folder, label, test if label else False):
             notes.append(f"{folder} is ignored: it has no picture that can be read")
+        elif test and not label:
+            notes.append(f"the images in {folder} are for training: without a label they cannot be tested")
 
     def add_loose(folder: Path) -> None:
         if count := add(folder, "", False, deep=False):
@@ -163,7 +165,7 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
     for folder, test in parts.items() if parts else ((root, None),):
         for path in _folders(folder):
             if path.name.casefold() in NO_LABEL:
-                add_folder(path, "", False)
+                add_folder(path, "", test)
             else:
                 add_folder(path, normalize("NFC", path.name), test)
         if not test:

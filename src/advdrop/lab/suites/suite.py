@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -146,6 +147,14 @@ class Suite(Section):
             check_known(f"rows.{key}.paper has column", row.paper, self.columns)
             if row.method is None and row.quoted is None:
                 raise ValueError(f"rows.{key} has neither a method nor a source that it is quoted from")
+        for kind, each in (("columns", self.columns), ("rows", self.rows)):
+            shown = Counter(part.name for part in each.values())
+            if double := [name for name, count in shown.items() if count > 1]:
+                raise ValueError(f"{kind} has the name {double[0]!r} twice; a reader could not tell them apart")
+        if re.search(r"^\.|[/\\]|^$", self.key):
+            raise ValueError(
+                f"key {self.key!r} cannot be the name of a folder; leave it out, and it is the file's name"
+            )
         names = [*self.columns, *self.rows, *self.protocols]
         if bad := [name for name in names if not re.fullmatch(r"\w[\w.+-]*", name)]:
             raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters and digits, then . + -")

@@ -132,7 +132,7 @@ def test_a_record_of_another_result_is_left_as_it_is(suite, capsys):
 
 @pytest.mark.parametrize("then", [None, "AVX2", "AVX512"])
 @pytest.mark.parametrize("now", ["AVX2", "AVX512", "DEFAULT"])
-def test_a_record_without_avx512_is_repeated_without_it(now, then, tmp_path, capsys):
+def test_a_record_is_repeated_with_its_own_instructions(now, then, tmp_path, capsys):
     record = next(Ledger(RESULTS).records())
     ledger = Ledger(tmp_path)
     old, new = ({**record.machine, "instructions": name} for name in (then, now))
@@ -140,8 +140,9 @@ def test_a_record_without_avx512_is_repeated_without_it(now, then, tmp_path, cap
     ledger.add(record.model_copy(update={"machine": old}))
     curve = {**record.curve, ERROR: [0.0 for _ in record.curve[ERROR]]}
     reproduce.add(ledger, record.model_copy(update={"machine": new, "curve": curve}), "x")
-    offered = "With --instructions avx2" in capsys.readouterr().out
-    assert offered == (now == "AVX512" and then in (None, "AVX2"))
+    said = capsys.readouterr().out
+    assert ("With --instructions avx2" in said) == (now == "AVX512" and then in (None, "AVX2"))
+    assert ("Without --instructions avx2" in said) == (now == "AVX2" and then == "AVX512")
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="needs AVX2")

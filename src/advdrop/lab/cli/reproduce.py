@@ -167,8 +167,11 @@ def add(ledger: Ledger, found: Record | Measurement, text: str) -> None:
         if different := [key for key, value in found.machine.items() if then.get(key) != value]:
             names = ", ".join(f"{key} {then.get(key, 'unknown')}, now {found.machine[key]}" for key in different)
             print(f"  It was made on another machine ({names}), and another machine can round differently.")
-            if found.machine.get("instructions") == "AVX512" and then.get("instructions") in (None, "AVX2"):
+            used = (then.get("instructions"), found.machine.get("instructions"))
+            if used in ((None, "AVX512"), ("AVX2", "AVX512")):
                 print("  With --instructions avx2, this machine rounds like one without AVX-512.")
+            if used == ("AVX512", "AVX2"):
+                print("  Without --instructions avx2, a machine with AVX-512 rounds like that of the record.")
 
 
 def show_tables(options: Reproduce, suite: Suite, ledger: Ledger) -> None:

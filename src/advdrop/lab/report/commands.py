@@ -34,13 +34,13 @@ def run_again(results: Results) -> list[str]:
 
 
 def _reproduce(results: Results, rows: Sequence[str], columns: Sequence[str], seeds: int) -> str:
-    """Return the command that runs some cells of a suite with the same instructions, as far as their records tell."""
+    """Return the command that runs some cells of a suite, with the instructions that most of their records name."""
     name = results.suite.key if results.suite.key in suites() else f"{results.suite.key}.yaml"
     preset = [] if results.preset == "paper" else ["--preset", results.preset]
     words = ["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, "--only", ",".join(rows)]
     records = chain.from_iterable(results.entries[cell].records for cell in product(rows, columns))
-    used = {record.machine["instructions"] for record in records if "instructions" in record.machine}
-    limit = ["--instructions", "avx2"] if used == {"AVX2"} else []
+    used = [record.machine["instructions"] for record in records if "instructions" in record.machine]
+    limit = ["--instructions", "avx2"] if 2 * used.count("AVX2") > len(used) else []
     return shell([*words, "--columns", ",".join(columns), "--seeds", str(seeds), *limit])
 
 

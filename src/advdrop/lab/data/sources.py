@@ -151,7 +151,7 @@ def get(name: str, data_dir: Path | str | None = None, *, download: bool = True,
     if not needed:
         found = source.find(base)
         return found[0] if found else base
-    folder, problem = base / source.folders[0], "downloads were not allowed"
+    folder, problem = base / source.folders[0], f"advdrop data get {name} downloads them"
     if download:
         mirror = os.environ.get("ADVDROP_MIRROR", "").rstrip("/")
         urls = [f"{mirror}/{name}", *source.urls] if mirror else source.urls

@@ -109,7 +109,7 @@ def _record(config: Any, errors: Sequence[float | None], given: dict[str, Any]) 
 
 def hostile(folder: Path, text: str) -> Suite:
     """The suite with this text wherever a suite has text of its own."""
-    rows = {"ladder": {"name": text, "quoted": text}, "pi": {"name": text}, "vadd": {"name": text}}
-    columns = {"20": {"name": text}, "all": {"name": text}}
+    rows = {"ladder": {"name": text, "quoted": text}, "pi": {"name": f"{text} 2"}, "vadd": {"name": f"{text} 3"}}
+    columns = {"20": {"name": text}, "all": {"name": f"{text} 2"}}
     about = {"title": text, "about": text, "source": text, "protocols": {"short": {"about": text}}}
     return suite_of(folder, columns=columns, rows=rows, **about)

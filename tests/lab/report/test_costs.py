@@ -1,7 +1,8 @@
 import pytest
 
 from advdrop.lab.report.collect import results_of
-from advdrop.lab.report.costs import at_cost
+from advdrop.lab.report.costs import at_cost, same_machine
+from advdrop.lab.report.sections import cost_table
 from ledger import loose_of, run_of
 
 
@@ -123,6 +124,48 @@ def test_what_was_not_measured_before_the_budget_was_spent_is_unknown(suite):
     ],
 )
 def test_the_error_at_a_cost_is_the_last_one_measured_before(each, budget, error):
-    run = loose_of("pi", 0, (3.0, 2.0, None, 1.0), milliseconds_per_update=each)
-    assert at_cost([run], budget) == error
-    assert at_cost([], budget) is None
+    run = loose_of("pi", 0, (3.0, 2.0, None, 1.0))
+    assert at_cost([run], {True: each, False: each}, budget) == error
+    assert at_cost([], {True: each, False: each}, budget) is None
+
+
+SLOW = {"processor": "AMD EPYC, family 25, model 17", "cores": 2, "instructions": "AVX512", "threads": 1}
+FAST = SLOW | {"processor": "AMD EPYC, family 26, model 2"}
+OLD = {"processor": "AMD EPYC", "cores": 2, "threads": 1}  # without family and instructions
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (SLOW, True),
+        (OLD, True),
+        (FAST, False),
+        (SLOW | {"instructions": "AVX2"}, False),
+        (SLOW | {"threads": 2}, False),
+        (SLOW | {"accelerators": ["A100"]}, False),
+        (OLD | {"processor": "AMD EPYC 7763"}, False),
+        ({}, False),
+    ],
+)
+def test_machines_are_the_same_as_far_as_their_records_tell(other, same):
+    assert same_machine(SLOW, other) == same_machine(other, SLOW) == same
+
+
+def test_times_are_those_of_the_machine_on_which_most_rows_were_run(suite):
+    runs = [
+        run_of(suite, "dropout", 0, (9.0, 8.0), machine=SLOW, milliseconds_per_update=2.0),
+        run_of(suite, "dropout", 1, (9.0, 8.0), machine=SLOW, milliseconds_per_update=3.0),
+        run_of(suite, "pi", 0, (7.0, 6.0), machine=OLD, milliseconds_per_update=5.0),
+        run_of(suite, "pi", 1, (9.0, 8.0), machine=SLOW, milliseconds_per_update=4.0),
+        run_of(suite, "pi", 2, (9.0, 8.0), machine=FAST, milliseconds_per_update=1.0),
+        run_of(suite, "vadd", 2, machine=FAST, milliseconds_per_update=1.0),
+    ]
+    for given in (runs, runs[::-1]):
+        (table,) = tables(suite, *given)
+        entries = {row: table.entries[row, "20"] for row in suite.trained}
+        assert {row: entry.milliseconds for row, entry in entries.items()} == {"dropout": 2.0, "pi": 4.0, "vadd": None}
+        # 80 ms: 20 updates of 4 ms. The errors of other machines count, their times do not.
+        assert entries["pi"].equal_cost == pytest.approx((7.0 + 9.0 + 9.0) / 3)
+        assert entries["vadd"].equal_cost is None
+        shown = {str(row[0]): row[1:4] for row in cost_table(table).rows}
+        assert shown["VAdD (KL)"] == ["–", "10.00", "–"]

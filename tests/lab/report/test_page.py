@@ -122,7 +122,7 @@ def test_every_text_is_escaped_and_none_is_lost(evil):
     assert EVIL in found.text("p")
     assert f"{EVIL}." in found.text("p")
     assert any(line.startswith(f"Bold as in the paper ({EVIL}; 5 runs") for line in found.text("p"))
-    assert found.text("th").count(EVIL) >= 2
+    assert {f"{EVIL}: paper", f"{EVIL} 2: here", f"{EVIL} 2", f"{EVIL} 3"} <= {*found.text("th")}
     assert EVIL in found.values("title")
     assert any(label.startswith(f"Test error, {EVIL}. ") for label in found.values("aria-label"))
     assert EVIL in found.text("a")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.values import ConfigError
 from advdrop.lab.records.record import Record, RecordError, is_measurement, is_record, record_of
-from advdrop.lab.report.costs import at_cost, spent, terms_of, training_cost, update_costs
+from advdrop.lab.report.costs import at_cost, on_one_machine, spent, terms_of, training_cost, update_costs
 from advdrop.lab.report.statistics import (
     Agreement,
     Difference,
@@ -45,6 +45,7 @@ class Entry:
     reported: Reported | None
     records: tuple[Record, ...]
     repeats: int  # the number of runs behind the paper's number
+    costs: Mapping[bool, float] | None = None  # of an update, see update_costs; None without a comparable time
     equal_cost: float | None = None  # the mean error at the cost of the cheapest method's training
 
     @property
@@ -65,14 +66,14 @@ class Entry:
         return gap(self.summary, self.reported.mean, self.reported.std, self.repeats)
 
     @property
-    def milliseconds(self) -> float:
+    def milliseconds(self) -> float | None:
         """The time of an update with all terms, see :func:`update_costs`."""
-        return update_costs(self.records)[True]
+        return None if self.costs is None else self.costs[True]
 
     def cost_until(self, update: float) -> float:
         """Return the milliseconds that the training had cost after an update of the curves, mean over seeds."""
-        costs = update_costs(self.records)
-        return fmean(spent(record, costs)[update] for record in self.records)
+        assert self.costs is not None
+        return fmean(spent(record, self.costs)[update] for record in self.records)
 
 
 class Comparison(NamedTuple):
@@ -299,11 +300,14 @@ def table_of(suite: Suite, protocol: str, preset: str, placed: Sequence[tuple[Pl
             raise RecordError(f"the record {record.name} is there twice, with different errors; leave one of them out")
     entries = {}
     for column in suite.columns:
-        costs = [training_cost(runs) for (_, key), runs in found.items() if key == column]
-        budget = min(costs, default=0.0)
+        ran = {row: tuple(found.get((row, column), ())) for row in suite.rows}
+        timed = dict(zip(ran, on_one_machine(ran.values()), strict=True))
+        costs = {row: update_costs(runs) for row, runs in timed.items() if runs}
+        budget = min((training_cost(ran[row], each) for row, each in costs.items()), default=0.0)
         for row, about in suite.rows.items():
-            runs = tuple(found.get((row, column), ()))
-            entries[row, column] = Entry(about.paper.get(column), runs, suite.repeats, at_cost(runs, budget))
+            cost = costs.get(row)
+            equal = None if cost is None else at_cost(ran[row], cost, budget)
+            entries[row, column] = Entry(about.paper.get(column), ran[row], suite.repeats, cost, equal)
     return Results(suite, protocol, preset, entries, _deviations(suite, [record for _, record in placed]))
 
 

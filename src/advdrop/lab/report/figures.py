@@ -46,11 +46,13 @@ def figures(results: Results) -> list[Figure]:
         errors = curves(results, column, ERROR)
         entries = {row: results.entries[row, column] for row in errors}
         costs = {
-            row: replace(line, x=[entries[row].cost_until(x) / 60_000 for x in line.x]) for row, line in errors.items()
+            row: replace(line, x=[entries[row].cost_until(x) / 60_000 for x in line.x])
+            for row, line in errors.items()
+            if entries[row].costs is not None
         }
         note = "Minutes of training on the machine of the record."
         charts = [(f"Test error, {about}", "updates", "test error %", errors, "")]
-        if len(errors) > 1:  # else it is the same line again
+        if len(costs) > 1:  # else it is the same line again
             title = f"Test error against training cost, {about}"
             charts.append((title, "minutes of training", "test error %", costs, note))
         for key, label in (("flips", "flipped units"), ("budget_share", "share of the budget")):

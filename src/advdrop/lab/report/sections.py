@@ -27,7 +27,7 @@ COST = (
     "cost as much as the whole training of the cheapest row. The schedules of the other rows had not ended by then. "
     "The time of an update is that of the fastest stretch between two evaluations in the runs of a row: other programs "
     "on the machine can only make a run slower. Stretches in which a method could not yet use unlabeled images do not "
-    "count there. If the runs were made on different processors, small differences are theirs."
+    "count there. Nor do runs on other machines than the one on which most methods were run."
 )
 TAU = "Kendall's τ is 1 for the same order and -1 for the reverse."
 MATRIX = 12
@@ -279,7 +279,7 @@ def error_table(results: Results) -> Table:
         for key, row in suite.rows.items():
             entry = results.entries[key, "runs"]
             ours = _ours(entry, True, key in results.best("runs"))
-            rows.append([Cell(row.name), *ours, Cell(f"{entry.milliseconds:.0f}")])
+            rows.append([Cell(row.name), *ours, Cell(_number(entry.milliseconds, 0))])
         return Table(["Method", "test error %", "seeds", "ms per update"], rows)
     for column, about in suite.columns.items():
         head += [f"{about.name}: paper", "here", "n"] if results.has_paper(column) else [f"{about.name}: here", "n"]
@@ -343,10 +343,13 @@ def cost_table(results: Results) -> Table:
             if entry.summary is None:
                 cells += ["", "", ""]
             else:
-                equal = "–" if entry.equal_cost is None else f"{entry.equal_cost:.2f}"
-                cells += [f"{entry.milliseconds:.0f}", f"{entry.summary.mean:.2f}", equal]
+                cells += [_number(entry.milliseconds, 0), f"{entry.summary.mean:.2f}", _number(entry.equal_cost, 2)]
         rows.append(cells)
     return Table(head, rows)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _mean(entry: Entry) -> float | None:

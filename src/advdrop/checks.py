@@ -284,7 +284,7 @@ def labels_fit(y: Tensor, logits: Tensor) -> None:
 def labels(y: Tensor, classes: int) -> None:
     """Raise an error unless ``y`` is a vector of class indices 0..C-1 (values: if value checks are due)."""
     if label_vector(y).numel() and due("labels", y):
-        least, most = (int(v) for v in torch.aminmax(y))
+        least, most = (int(v) for v in torch.aminmax(y.long()))
         if least < 0 or most >= classes:
             raise ValueError(
                 f"labels must be in 0..{classes - 1} for {classes} outputs, got values from {least} to {most}"

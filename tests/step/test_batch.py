@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from advdrop import CrossEntropy, Step
 from advdrop.step.batch import Batch
 
 X, Y, U = torch.ones(2, 3), torch.zeros(2).long(), torch.zeros(4, 3)
@@ -35,6 +36,22 @@ def test_unlabeled_rows_alone():
         batch.inputs("labeled")
     with pytest.raises(ValueError, match="needs labels"):
         batch.labels()
+
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_labels_of_any_integer_type_are_the_same_labels(kind):
+    y = torch.tensor([0, 2, 1])
+    assert torch.equal(Batch(torch.ones(3, 3), y.to(getattr(torch, kind))).labels(), y)
+    assert Batch(torch.ones(3, 3), y.to(getattr(torch, kind))).labels().dtype == torch.int64
+
+
+def test_a_class_in_a_small_type_is_no_negative_ignore_index():
+    step = Step(torch.nn.Linear(3, 200), CrossEntropy(), ignore_index=-100)
+    x, y = torch.ones(2, 3), torch.tensor([156, 3])  # in uint8, 156 equals -100
+    assert step(x, y.to(torch.uint8)).loss == step(x, y).loss
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,14 @@ class Batch:
         return self.more_views[number] if has_views else self.second(rows)
 
     def labels(self) -> Tensor:
-        """Return the labels, or raise an error if there are none."""
+        """Return the labels, or raise an error if there are none. Integers become int64.
+
+        In a smaller type, other classes equal a negative ``ignore_index``: the uint8 156 equals -100.
+        """
         if self.y is None:
             raise ValueError("this objective needs labels: call the step with x and y")
-        return self.y
+        kind = self.y.dtype
+        return self.y if kind.is_floating_point or kind.is_complex or kind == torch.bool else self.y.long()
 
     def versions(self) -> list[int]:
         """Return the version of each tensor among the inputs. It is another one after a change in place."""

@@ -86,10 +86,10 @@ def check_name(name: str) -> None:
     if name in DATASETS or {*name.split("+")} <= {"dropout", *METHODS}:
         option = "--dataset" if name in DATASETS else "--method"
         raise ValueError(f"{name} would be the name of the run; did you mean {option} {name}?")
-    if not re.fullmatch(r"\w([\w .-]*[\w.-])?", name):
+    if not re.fullmatch(r"\w([\w .+-]*[\w.+-])?", name):
         raise ValueError(
-            f"{name!r} is not a name for a run: use letters, digits, '_', '-', '.' and spaces, and begin with one "
-            "of the first three; use --out for a path"
+            f"{name!r} is not a name for a run: begin with a letter, a digit or '_', and go on with these, '-', '+', "
+            "'.' or spaces; use --out for a path"
         )
 
 

@@ -75,6 +75,7 @@ def loose_of(
     """The record of a run of 40 updates that belongs to no suite."""
     shape = SHAPE if dataset == "digits" else (7,)
     options = {"method": method, "labels": labels, "seed": seed, "updates": 40}
+    options["half_labeled"] = changes.get("half_labeled", False)
     config = resolve(dataset, shape=shape, examples=EXAMPLES, **options)  # type: ignore[arg-type]
     return _record(config, errors, {"preset": "paper"} | changes)
 

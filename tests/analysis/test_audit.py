@@ -286,6 +286,8 @@ def test_summary():
     assert "and 2 more" in replace(AUDIT, fragile_examples=[(i, 0) for i in range(7)]).summary
     assert "4 lost units change less than half" in replace(AUDIT, fewest=[0, None, None, None, 2]).summary
     assert "(exact)" in replace(AUDIT, exact=True).summary
+    wrong = replace(AUDIT, fewest=[0] * 5, fragile_examples=[])
+    assert wrong.summary == f"{AUDIT.name}: {AUDIT.units} units, {AUDIT.examples} examples, and no prediction is right"
 
 
 def test_json_has_all_values():

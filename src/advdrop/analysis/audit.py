@@ -82,6 +82,8 @@ class Audit:
     @property
     def summary(self) -> str:
         """The main results in a few lines of text."""
+        if all(few == 0 for few in self.fewest):
+            return f"{self.name}: {self.units} units, {self.examples} examples, and no prediction is right"
         found = sum(few is not None and few > 0 for few in self.fewest)
         kind = "exact" if self.exact else "bounds: the smallest numbers that were found"
         half = (

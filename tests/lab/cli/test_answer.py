@@ -124,6 +124,31 @@ def test_no_unlabeled_images_no_sentence(own, capsys):
     assert not Path("runs/first-baseline").exists()
 
 
+def test_unlabeled_images_that_no_batch_has_are_not_said_to_help(own, capsys):
+    words = [*own, "--method", "pi", "--set", "training.unlabeled=0"]
+    assert main(["train", "first", *words]) == 0
+    assert main(["compare", *words[:-4], *words[-2:], "--methods", "pi", "--jobs", "1", "--out", "c"]) == 0
+    assert "unlabeled images" not in capsys.readouterr().out
+    assert "which method has the lowest error?" in Path("c/report.html").read_text()
+
+
+def test_a_second_run_that_is_asked_for_and_cannot_be_is_told(own, capsys):
+    assert main(["train", "first", *own, "--method", "sadd", "--baseline"]) == 0
+    said = "runs/first has no second run for --baseline: it used no unlabeled images"
+    assert said in capsys.readouterr().err
+
+
+def test_more_classes_than_a_confusion_matrix_takes_have_an_answer(own, capsys, monkeypatch):
+    monkeypatch.setattr("advdrop.lab.cli.answer.MOST_CLASSES", 1)
+    assert main(["compare", *own, "--methods", "pi", "--jobs", "1", "--out", "c"]) == 0
+    answer = read_answer(Path("c/answer.json"))
+    assert (answer.classes, answer.confusion) == ((), ())
+    assert capsys.readouterr().out.endswith(f"\n{answer.text}\n")
+    page = Path("c/report.html").read_text()
+    assert "40 unlabeled images" in page
+    assert not {"Confusion matrix", "The most frequent mistakes"} & set(page.replace("<", ">").split(">"))
+
+
 def test_train_on_ones_own_data_answers_with_a_second_run(own, capsys):
     loud = [word for word in own if word != "--quiet"]
     assert main(["train", "first", *loud, "--method", "pi", "--seed", "3"]) == 0

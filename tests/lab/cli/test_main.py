@@ -1,6 +1,7 @@
 """The command line as a user meets it: in a folder of their own, with whatever they type."""
 
 import functools
+import io
 import json
 import re
 import resource
@@ -44,6 +45,24 @@ def read(name):
 
 
 once = functools.cache(load)
+
+
+def test_an_encoding_without_a_letter_does_not_end_a_command(monkeypatch, capsys):
+    assert main(["train", "first", *TINY, "--quiet"]) == 0
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert main(["show", "runs/first"]) == 0
+    sys.stdout.seek(0)
+    assert "\\u2581" in sys.stdout.read()  # a curve
+    assert capsys.readouterr().err == ""
+
+
+def test_closed_streams_are_opened_again(monkeypatch):
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert main(["show", "nothing"]) == 2
+    assert main(["predict", "nothing", "-"]) == 2
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
 
 
 def test_the_command_is_there_and_knows_every_command():

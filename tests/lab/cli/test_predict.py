@@ -102,6 +102,14 @@ def test_a_path_that_is_mistyped_does_not_stop_the_others(photos, capsys):
     assert err.splitlines()[1:] == ["  photo/1.png does not exist", "  pipe.png is not a file"]
 
 
+def test_a_name_that_is_too_long_does_not_stop_the_others(photos, capsys):
+    name = 300 * "a"
+    code, out, err = says(capsys, "predict", "run", f"{name}.png", f"{name}*.png", "photos/数字 0.png")
+    assert (code, out.count("\n")) == (1, 1)
+    assert err.count("File name too long") == 2
+    assert says(capsys, "predict", "run", name)[2].startswith("advdrop: no images in aaa")
+
+
 def test_csv_and_json_have_a_row_for_each_file(photos, image_run, capsys):
     code, out, _ = says(capsys, "predict", "run", "photos", "--out", "new/all.csv", "--top", "2")
     assert code == 1

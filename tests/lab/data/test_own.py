@@ -136,12 +136,24 @@ def test_npz_labels_whose_minus_one_became_a_large_number_are_told(tmp_path):
     assert len(read_npz(npz(tmp_path / "a.npz", **signed)).notes) == 1  # that no test example is of this class
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
-def test_features_must_be_finite_in_float32(value):
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [(np.nan, "a NaN or an infinity"), (np.inf, "a NaN or an infinity"), (1e300, "a number that is too large")],
+)
+def test_features_must_be_finite_in_float32(value, what):
     x = np.zeros((4, 2, 2))
     x[2, 1, 0] = x[3, 0, 0] = value
-    with pytest.raises(DataError, match=r"x has a NaN or an infinity in row 2 \(2 rows in all\)"):
+    with pytest.raises(DataError, match=rf"x has {what}.* in row 2 \(2 rows in all\)"):
         features("x", x)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
+def test_numbers_with_too_many_digits_for_float32_are_told_and_are_no_copies(tmp_path, dtype):
+    x = np.array([[1, 10**9 + row, 0.1] for row in range(6)]).astype(dtype)
+    (said,) = read_npz(npz(tmp_path / "a.npz", **simple(x_train=x[:4], x_test=x[4:]))).notes
+    assert said.startswith("float32 has too few digits for the numbers of the columns 1 (1,000,000,000")
+    x[:, 1] -= 10**9
+    assert read_npz(npz(tmp_path / "a.npz", **simple(x_train=x[:4], x_test=x[4:]))).notes == ()
 
 
 @pytest.mark.parametrize(

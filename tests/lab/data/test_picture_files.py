@@ -79,6 +79,7 @@ def odd_files(folder):
         "loop.png": "not a file",
         "gone.png": "not a file",
         "never.png": "no such file",
+        f"{300 * 'x'}.png": "File name too long",
     }
 
 
@@ -94,8 +95,8 @@ def test_odd_files_are_skipped_with_a_reason(tmp_path):
     found = read_pictures(tmp_path, [tmp_path / name for name in names], names, size=(5, 6), color="gray")
     assert found.read.tolist() == [name in good for name in names]
     assert found.x[:, 0, 0, 0].tolist() == list(range(len(good)))
-    assert "read 9 of 18 images: 9 skipped (cut.png: image file is truncated" in found.notes[1]
-    assert found.notes[1].endswith("drawing.png: not an image, empty.jpg: not an image, 6 more)")
+    assert "read 10 of 20 images: 10 skipped (cut.png: image file is truncated" in found.notes[1]
+    assert found.notes[1].endswith("drawing.png: not an image, empty.jpg: not an image, 7 more)")
 
 
 def test_if_most_files_cannot_be_read_that_is_an_error(tmp_path):

@@ -69,7 +69,14 @@ def test_standardization_is_numpys(x, axes, scaling):
     np.testing.assert_allclose(found(other), expected, atol=1e-2 if x.max() > 1e6 else 1e-4)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 1e6 / 3, -1e-7])
+@pytest.mark.parametrize("unit", [1e-30, 1e-13, 1e25])
+def test_the_unit_of_a_feature_makes_no_difference(unit):
+    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    found = fit(x * unit, scaling="none", standardize=True)(x * unit)
+    torch.testing.assert_close(found, fit(x, scaling="none", standardize=True)(x))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e6 / 3, -1e-7, 1e-40])
 def test_a_feature_that_never_varies_is_only_centered(value):
     x = torch.randn(1000, 2)
     x[:, 1] = value

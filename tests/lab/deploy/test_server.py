@@ -38,6 +38,12 @@ def picture(image_run, tmp_path):
     return path
 
 
+def test_the_type_of_a_form_may_have_capital_letters(client, picture):
+    head = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
+    content, kind = head + picture.read_bytes() + b"\r\n--x--\r\n", "Multipart/Form-Data; boundary=x"
+    assert client.post("/predict", content=content, headers={"content-type": kind}).status_code == 200
+
+
 def test_a_form_and_a_plain_body_give_what_the_model_gives(client, picture, image_run):
     model = load(image_run[0])
     expected = dict(zip(model.classes, map(float, model.predict_proba(picture)[0]), strict=True))

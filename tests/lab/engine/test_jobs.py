@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +125,15 @@ def test_a_cell_that_has_to_stop_saves_first(tmp_path):
     with pytest.raises(StoppedError, match="stopped after update 10 of 1000"):
         cell(lambda updates: updates >= 10)
     assert RunDirectory.open(cell.path).load_checkpoint()["update"] == 10
+
+
+@pytest.mark.usefixtures("_known_data")
+def test_a_warning_in_a_worker_names_its_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # what the worker sets ends with this test
+    cell = Cell("pi seed 1", tiny(method="pi"), tmp_path / "run")
+    with pytest.raises(StoppedError):
+        cell(lambda updates: updates >= 1)
+    assert warnings.formatwarning("some text", UserWarning, "a.py", 7, "code()") == "advdrop: pi seed 1: some text\n"
 
 
 @pytest.mark.usefixtures("_known_data")

@@ -276,6 +276,13 @@ def test_runs_of_several_lengths_are_tables_named_by_their_length():
     assert [(c.one, c.other) for c in long.comparisons] == [("vadd-kl", "pi")]
 
 
+def test_other_data_with_the_same_name_in_another_folder_are_told_apart():
+    first = loose_of(dataset="/a/photos.npz")
+    found = results_of([first, loose_of(dataset="/b/photos.npz", dataset_checksum="a" * 64)])
+    assert [table.suite.title for table in found] == [f"photos, 20 labels, data {8 * letter}" for letter in "da"]
+    assert results_of([first])[0].suite.title == "photos, 20 labels"
+
+
 def test_runs_on_data_that_have_changed_are_not_in_one_table(suite):
     now = {"dataset_checksum": "a" * 64}
     old, new = [loose_of("pi"), loose_of("vadd-kl")], [loose_of("pi", **now), loose_of("vadd-kl", **now)]

@@ -46,9 +46,10 @@ def is_own(dataset: str) -> bool:
 
 
 def uses_unlabeled(config: RunConfig) -> bool:
-    """Return True if the objective has a term for unlabeled images."""
+    """Return True if batches have unlabeled images, and the objective has a term for them."""
     terms = config.objective.terms.chosen().values()
-    return config.objective.entropy > 0 or any(term.semi_supervised for term in terms)
+    semi_supervised = config.objective.entropy > 0 or any(term.semi_supervised for term in terms)
+    return semi_supervised and config.training.unlabeled > 0
 
 
 def is_fair(one: RunConfig, other: RunConfig) -> bool:
@@ -67,7 +68,7 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
     Pairs that differ in more than the use of unlabeled images are left out.
     """
     pairs = [pair for pair in pairs if is_fair(*(run.config for run in pair))]
-    if not pairs or not (unlabeled := unlabeled_images(pairs[0][0].split)) or len(data.classes) > MOST_CLASSES:
+    if not pairs or not (unlabeled := unlabeled_images(pairs[0][0].split)):
         return None
     with tqdm(total=2 * len(pairs), desc="predictions", leave=False, disable=None if progress else True) as bar:
         found = []
@@ -77,13 +78,16 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
     before, now = (torch.stack([pair[side] for pair in found]) for side in (0, 1))  # (S, n)
     y, (first, method) = data.test.y, (run.config for run in pairs[0])
     points = paired_images((before != y).tolist(), (now != y).tolist())
-    counts = torch.bincount((y * len(data.classes) + now).flatten(), minlength=len(data.classes) ** 2)
     right, wrong = (
         ((now[0] == y) & (before[0] != y)).nonzero()[:, 0],
         ((now[0] != y) & (before[0] == y)).nonzero()[:, 0],
     )
     shown = torch.cat([right[: MOST_EXAMPLES // 2], wrong[: MOST_EXAMPLES // 2]]).tolist()
     names = [name[:300] for name in data.classes]
+    confusion = []
+    if len(names) <= MOST_CLASSES:
+        counts = torch.bincount((y * len(names) + now).flatten(), minlength=len(names) ** 2)
+        confusion = counts.view(len(names), -1).tolist()
     changed = [
         Changed(picture=picture, truth=names[y[i]], before=names[before[0, i]], now=names[now[0, i]])
         for i in shown
@@ -100,8 +104,8 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
         baseline_error_percent=100.0 * float((before != y).double().mean()),
         difference=points.mean,
         margin=points.margin,
-        classes=tuple(names),
-        confusion=counts.view(len(names), -1).tolist(),
+        classes=tuple(names if confusion else ()),
+        confusion=confusion,
         right_now=len(right),
         wrong_now=len(wrong),
         changed=tuple(changed),
@@ -109,17 +113,23 @@ def answer_of(pairs: Sequence[Pair], data: DataSet, progress: bool = True) -> An
     )
 
 
+def why_unanswered(run: RunDirectory) -> str:
+    """Return why there is no second run that tells whether the unlabeled images helped; empty if there is one."""
+    if run.config.engine.devices * run.config.engine.nodes > 1:
+        return "it has several devices"
+    used = uses_unlabeled(run.config) and unlabeled_images(run.split)
+    return "" if used else "it used no unlabeled images"
+
+
 def answer_of_run(run: RunDirectory, data: DataSet | None = None, progress: bool = True) -> Answer | None:
     """Return whether the unlabeled images helped in a finished run, and write the answer to its directory.
 
     A second run, ``RUN-baseline``, learns from the labels alone, with the same settings and the same seed. It is
-    trained here, resumed, or read if it is finished. The cost is that training: less than that of the run. There is no
-    answer if the run used no unlabeled images, and for several devices.
+    trained here, resumed, or read if it is finished. The cost is that training: less than that of the run.
     """
-    config = run.config
-    several = config.engine.devices * config.engine.nodes > 1
-    if several or not uses_unlabeled(config) or not (many := unlabeled_images(run.split)):
+    if why_unanswered(run):
         return None
+    config, many = run.config, unlabeled_images(run.split)
     if data is None:
         data = load_data(config, download=False)
     refuse_other_data(run, data)

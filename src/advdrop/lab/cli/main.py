@@ -7,6 +7,7 @@ or another signal, see ``STOP_SIGNALS``.
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import re
 import signal
@@ -102,6 +103,7 @@ def _usage(error: TyperException) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _open_streams()
     typed = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in typed
     warnings.formatwarning = lambda message, *_, **__: f"advdrop: {message}\n"
@@ -118,6 +120,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         usage = isinstance(error, ValueError | TypeError | OSError)
         message = str(error) if usage or isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
         return _complain(message or type(error).__name__, getattr(error, "exit_code", 2 if usage else 1), debug)
+
+
+def _open_streams() -> None:
+    """Open standard streams that were closed (``2>&-``), and let a letter that is not in their encoding end nothing.
+
+    Where a stream was closed, the next file that is opened takes its number, and gets what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

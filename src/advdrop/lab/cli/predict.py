@@ -48,7 +48,7 @@ def run_predict(options: Predict) -> int:
         refuse_foreign(options.out, *FORMATS, signs=SIGNS)
     model = image_model(options.run)
     found = images_of(options.images)
-    if not any(path.exists() for path in found):
+    if not any(map(os.path.exists, found)):
         raise ValueError(f"no images in {', '.join(options.images)}; give image files, folders of them or patterns")
     done = []
     with tqdm(total=len(found), unit="image", delay=2, leave=False, disable=None) as bar:
@@ -95,10 +95,11 @@ def images_of(arguments: Sequence[str]) -> list[Path]:
 
 
 def _named(argument: str) -> Iterator[Path]:
-    path = Path(os.path.expanduser(argument))  # noqa: PTH111  Path.expanduser refuses names such as ~$photo.png
-    if path.is_dir():
+    # Path.expanduser refuses names such as ~$photo.png, and Path.exists those that are too long or in a closed folder.
+    path = Path(os.path.expanduser(argument))  # noqa: PTH111
+    if os.path.isdir(path):  # noqa: PTH112
         yield from _inside(path)
-    elif path.exists() or not glob.has_magic(argument):
+    elif os.path.exists(path) or not glob.has_magic(argument):  # noqa: PTH110
         yield path
     else:
         matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  it may be absolute

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from advdrop.lab.choices import DATASETS
-from advdrop.lab.cli.answer import answer_of_run, is_own, whole_run
+from advdrop.lab.cli.answer import answer_of_run, is_own, whole_run, why_unanswered
 from advdrop.lab.cli.options import Recipe, Reproduce, Train
 from advdrop.lab.config.config import Data, RunConfig, explain
 from advdrop.lab.config.recipes import recipe
@@ -78,6 +78,8 @@ def run_train(options: Train) -> int:
             run = whole_run(run)
         if wanted and (answer := answer_of_run(run, data, not options.quiet)):
             print(answer.text)
+        elif options.baseline:
+            print(f"{path} has no second run for --baseline: {why_unanswered(run)}", file=sys.stderr)
     return 0
 
 

@@ -96,10 +96,11 @@ def features(where: str, x: Array) -> Array:
         values = x.astype(np.float32)
     finite = np.isfinite(values).reshape(len(x), -1).all(1)
     if not finite.all():
-        raise DataError(
-            f"{where} has a NaN or an infinity in row {int(finite.argmin())} ({int((~finite).sum())} rows in all); "
-            "fill it in or leave the row out"
-        )
+        row = int(finite.argmin())
+        what, advice = "a NaN or an infinity", "fill it in or leave the row out"
+        if np.isfinite(x[row]).all():
+            what, advice = "a number that is too large for float32", "divide its column by a power of ten"
+        raise DataError(f"{where} has {what} in row {row} ({int((~finite).sum())} rows in all); {advice}")
     return values
 
 
@@ -147,14 +148,29 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     notes += [f"the text {name!r} is a class like any other here; only the empty text means no label" for name in texts]
     if train.y.dtype.kind == "u" and classes[-1] == np.iinfo(train.y.dtype).max:  # what -1 becomes in this type
         notes += [f"{classes[-1]} is a class like any other here; if it was -1, for no label, save y_train as int64"]
-    notes += _copied(train_examples.x, test_examples.x)
+    notes += _too_coarse(train.x, x_train)
+    alike = train.x.dtype == test.x.dtype and train.x.shape[1:] == test.x.shape[1:]
+    notes += _copied(train.x, test.x) if alike else _copied(x_train, x_test)
     return DataSet(name, train_examples, test_examples, names, (*_taken_for(train_examples.x), *notes))
 
 
-def _copied(train: Tensor, test: Tensor) -> list[str]:
+def _too_coarse(x: Array, values: Array) -> list[str]:
+    """Return a note if float32 has too few digits for columns of a table, such as numbers from 2**60 to 2**60 + 1."""
+    if x.ndim != 2 or x.dtype.itemsize <= values.dtype.itemsize:
+        return []
+    wide = x.astype(np.float64)
+    error, std = np.abs(wide - values).max(0), wide.std(0)
+    lost = np.flatnonzero((error > 0.1 * std) & (std > 1e-12 * np.abs(wide.mean(0))))  # else it is float64's rounding
+    if not len(lost):
+        return []
+    which = shortened([f"{column} ({x[:, column].min():,} to {x[:, column].max():,})" for column in lost], most=3)
+    return [f"float32 has too few digits for the numbers of the columns {which}; subtract their mean before saving"]
+
+
+def _copied(train: Array, test: Array) -> list[str]:
     """Return a note if test examples are training examples too, whether these have a label or not."""
-    known = {hash(row.tobytes()) for row in train.numpy()}  # not the bytes, which would be a second copy in memory
-    count = sum(hash(row.tobytes()) in known for row in test.numpy())
+    known = {hash(row.tobytes()) for row in train}  # not the bytes, which would be a second copy in memory
+    count = sum(hash(row.tobytes()) in known for row in test)
     if not count:
         return []
     return [

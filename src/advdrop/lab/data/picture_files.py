@@ -101,9 +101,9 @@ def read_pictures(
 
 def header(file: Path) -> Header | str:
     """Return what a file says about its picture without reading the pixels, or why it cannot be read."""
-    if not file.is_file():  # to open a pipe would wait forever
-        return "not a file" if file.exists() or file.is_symlink() else "no such file"
     try:
+        if not file.is_file():  # to open a pipe would wait forever
+            return "not a file" if file.exists() or file.is_symlink() else "no such file"
         with opened(file) as image:
             # A PNG file may have EXIF data after its pixels, which would have to be read first.
             turned = image.format != "PNG" and image.getexif().get(ORIENTATION) in TURNED
@@ -111,6 +111,8 @@ def header(file: Path) -> Header | str:
             return Header(size, image.mode, is_gray(image))
     except DataError as error:
         return reason(error)
+    except OSError as error:  # of a name that is too long, or in a folder that is closed
+        return error.strerror or type(error).__name__
 
 
 def reason(error: DataError) -> str:

@@ -101,7 +101,8 @@ def _moments(x: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
     squares = [(scaled(part, scaling) - mean).square().sum(axes, keepdim=True)[0] for part in parts]
     variance = torch.stack(squares).sum(0) / count
     # Rounding gives a constant feature a variance that is not quite zero; dividing by it would amplify the rounding.
-    std = torch.where(variance > 1e-12 * mean.square().clamp_min(1e-12), variance.sqrt(), 1.0)
+    # A std below 1e-36 would be zero in float32.
+    std = torch.where(variance > 1e-12 * mean.square().clamp_min(1e-60), variance.sqrt(), 1.0)
     return mean.float(), std.float()
 
 

@@ -127,7 +127,7 @@ async def uploaded(request: Request, limits: Limits) -> bytes:
         raise HTTPException(408, f"The image did not arrive within {limits.seconds:g} seconds.") from None
     except ClientDisconnect:
         raise HTTPException(400, "The image did not arrive.") from None  # nobody reads this
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return body
 
     async def again() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -74,6 +75,8 @@ class Cell:
 
     def __call__(self, tell: Tell) -> Result:
         """Run it in a worker; if it has to stop, it saves first."""
+        # A worker has Python's own format, with a path and a line of code, and no name of a run.
+        warnings.formatwarning = lambda message, *_, **__: f"advdrop: {self.name}: {message}\n"
         config = self.config
         data = cached_data(config.dataset, config.data_dir, config.data.size, config.data.color, config.unlabeled)
         deadline = time.monotonic() + PATIENCE

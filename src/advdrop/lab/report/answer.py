@@ -68,7 +68,7 @@ class Answer(Section):
     baseline_error_percent: Percent
     difference: Number = Field(description="percentage points; positive if the unlabeled images helped")
     margin: NotNegative = Field(description="half the width of the 95 % interval")
-    classes: tuple[Name, ...] = Field(max_length=MOST_CLASSES)
+    classes: tuple[Name, ...] = Field(max_length=MOST_CLASSES, description="none if there are more")
     confusion: tuple[tuple[Whole, ...], ...] = Field(description="test images by class and prediction, over all seeds")
     right_now: Whole = Field(0, description="images of the first seed that only the method gets right")
     wrong_now: Whole = Field(0, description="images of the first seed that only the labels alone get right")
@@ -158,6 +158,8 @@ def _rivals(results: Results) -> tuple[str, str] | None:
     configs = {key: config_in(results.of_row(key)[0]) for key in rows}  # they differ in their seeds alone
     for other, method in reversed(rows.items()):
         if method == BASELINE or not any(METHODS[term].semi_supervised for term in method.split("+")):
+            continue
+        if not configs[other].training.unlabeled:  # its terms had the labeled images
             continue
         alike = [key for key in rows if rows[key] == BASELINE and not other_differences(configs[key], configs[other])]
         if len(alike) == 1:

@@ -242,7 +242,7 @@ def results_of(records: Iterable[Record], own: Mapping[str, Suite] | None = None
         placed = [((str(record.row), str(record.column)), record) for record in found]
         tables.append(table_of(suite, protocol, preset, placed))
     for key in sorted(loose):
-        alike = [other for other in loose if other[:2] == key[:2]]
+        alike = [other for other in loose if (Path(other[0]).stem, other[1]) == (Path(key[0]).stem, key[1])]
         lengths, contents = ({other[place] for other in alike} for place in (2, 3))
         tables.append(_loose_table(loose[key], len(lengths) > 1, len(contents) > 1))
     return tables
@@ -358,7 +358,7 @@ def _loose_table(records: Sequence[Record], lengths: bool, contents: bool) -> Re
     Args:
         records: the runs.
         lengths: whether there are runs of other lengths, so that the title says the length.
-        contents: whether there are runs on other data of that name, so that the title begins their checksum.
+        contents: whether there are runs on other data of that name, so that the title has the start of their checksum.
     """
     first, labels = records[0], _labels(records)
     title = f"{Path(first.dataset).stem}, {first.labels} labels"

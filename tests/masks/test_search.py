@@ -286,6 +286,13 @@ def test_random_flips_favor_no_unit(dtype, generator):
     assert (share - 3 / 12).abs().max() < 5 * math.sqrt(0.25 * 0.75 / 4000)
 
 
+def test_random_flips_favor_no_half_of_a_wide_layer_in_half_precision(generator):
+    sampled = (torch.ones(200, 2000, dtype=torch.bfloat16),)
+    problem = MaskProblem(lambda masks: masks[0].sum(1), sampled, 5, generator=generator)
+    flips = (RandomFlips()(problem)[0] == 0).double().sum(0)
+    assert abs(flips[:1000].sum() / 1000 - 0.5) < 5 * math.sqrt(0.25 / 1000)
+
+
 @pytest.mark.parametrize("search", [RandomFlips, Probe])
 def test_the_generator_decides(search):
     def found(seed):

@@ -186,8 +186,13 @@ class RandomFlips(Search):
 
     def __call__(self, problem: MaskProblem) -> Masks:
         """Choose without any pass."""
-        # Every flip has a positive, random gain.
-        gains = (torch.empty_like(m).uniform_(0.5, 1.0, generator=problem.generator) for m in problem.sampled)
+        # Every flip has a positive, random gain. In half precision many gains would be equal.
+        gains = (
+            torch.empty_like(m, dtype=torch.promote_types(m.dtype, torch.float32)).uniform_(
+                0.5, 1.0, generator=problem.generator
+            )
+            for m in problem.sampled
+        )
         return problem.flip(tuple(g * (1 - 2 * m) for g, m in zip(gains, problem.sampled, strict=True)))
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from advdrop import CrossEntropy, Step
 from advdrop.step.batch import Batch
@@ -85,6 +86,15 @@ def test_inputs_of_any_kind(inputs, device):
 )
 def test_inputs_may_have_tensors_of_different_lengths(inputs):
     assert Batch(inputs, Y).inputs("labeled") is inputs
+    assert Batch(inputs, Y).count("labeled") is None
+
+
+@pytest.mark.parametrize("lengths", [(3, 1), (2, 2), (4,)])
+def test_the_rows_of_a_packed_sequence_are_its_examples(lengths):
+    packed, rows = pack_sequence([torch.ones(n, 2) for n in lengths]), len(lengths)
+    assert Batch(packed, torch.zeros(rows).long(), index=torch.arange(rows)).count("unlabeled") == rows
+    with pytest.raises(ValueError, match=f"got {rows} labeled rows x and 5 labels y"):
+        Batch(packed, torch.zeros(5).long())
 
 
 REFUSED = {

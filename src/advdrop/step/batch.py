@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from advdrop import checks
 from advdrop.step.inputs import Inputs, tensors, values
@@ -74,7 +75,7 @@ class Batch:
         if self.index is not None:
             if not isinstance(self.index, Tensor):
                 raise TypeError(f"index must be a tensor, got {type(self.index).__name__}")
-            rows = row_count(self.inputs("unlabeled"))
+            rows = self.count("unlabeled")
             integers = not (self.index.is_floating_point() or self.index.dtype == torch.bool)
             if not integers or self.index.dim() != 1 or rows not in (None, len(self.index)):
                 raise ValueError(
@@ -94,8 +95,8 @@ class Batch:
         return inputs
 
     def count(self, rows: Rows) -> int | None:
-        """Return the number of these rows, or None if no tensor is found among the inputs."""
-        return row_count(self.inputs(rows))
+        """Return the number of these rows; None if the tensors of the inputs have several, as those of a graph do."""
+        return agreed_rows(self.inputs(rows))
 
     def second(self, rows: Rows) -> Inputs:
         """Return the second view of these rows, or the first if there is no second."""
@@ -146,6 +147,8 @@ def _check_value(name: str, value: object) -> None:
 
 def agreed_rows(inputs: Inputs) -> int | None:
     """Return the number of rows that all tensors of some inputs have; None if they differ, as those of a graph do."""
+    if isinstance(inputs, PackedSequence):
+        return int(inputs.batch_sizes[0])
     counts = {len(tensor) for tensor in tensors(inputs) if tensor.dim() > 0}
     return counts.pop() if len(counts) == 1 else None
 

@@ -133,6 +133,7 @@ REFUSED = {
     "too many indices": ({"unlabeled": U, "index": torch.arange(5)}, ValueError, "one integer for each of the 4"),
     "float indices": ({"unlabeled": U, "index": torch.ones(4)}, ValueError, "got torch.float32"),
     "bool indices": ({"unlabeled": U, "index": torch.ones(4).bool()}, ValueError, "got torch.bool"),
+    "complex indices": ({"unlabeled": U, "index": torch.ones(4) * 1j}, ValueError, "got torch.complex64"),
     "matrix of indices": ({"unlabeled": U, "index": torch.ones(4, 1).long()}, ValueError, r"of shape \(4, 1\)"),
     "list of indices": ({"unlabeled": U, "index": [0, 1, 2, 3]}, TypeError, "index must be a tensor, got list"),
 }

@@ -85,6 +85,7 @@ class TemporalEnsembling(Term):
         index = passes.batch.index
         if index is None:
             raise ValueError("temporal ensembling needs the positions of the rows: call the step with index=")
+        index = index.long()
         if self.rows == "labeled" and passes.batch.unlabeled is not None:
             raise ValueError(
                 "index= has the positions of the unlabeled rows of this step, and TemporalEnsembling(rows='labeled') "
@@ -99,7 +100,7 @@ class TemporalEnsembling(Term):
                 f"index must be in 0..{self.examples - 1}, got values from {int(index.min())} to {int(index.max())}"
             )
         self.ensemble, self.seen = self.ensemble.to(logits.device), self.seen.to(logits.device)
-        return index.to(logits.device).long()
+        return index.to(logits.device)
 
     @torch.no_grad()
     def _record(self, index: Tensor, outputs: Tensor) -> None:

@@ -76,11 +76,12 @@ class Batch:
             if not isinstance(self.index, Tensor):
                 raise TypeError(f"index must be a tensor, got {type(self.index).__name__}")
             rows = self.count("unlabeled")
-            integers = not (self.index.is_floating_point() or self.index.dtype == torch.bool)
+            dtype = self.index.dtype
+            integers = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
             if not integers or self.index.dim() != 1 or rows not in (None, len(self.index)):
                 raise ValueError(
                     f"index must hold one integer for each of the {rows} unlabeled rows, "
-                    f"got {self.index.dtype} of shape {tuple(self.index.shape)}"
+                    f"got {dtype} of shape {tuple(self.index.shape)}"
                 )
 
     def rows(self, rows: Rows) -> Rows:

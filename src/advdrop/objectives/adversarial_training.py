@@ -154,7 +154,7 @@ def unit(direction: Tensor) -> Tensor:
             [0.0000, 0.0000]])
     """
     tiny = torch.finfo(direction.dtype).tiny
-    flat = direction.flatten(1)
+    flat = direction.reshape(len(direction), -1)  # the inputs may be one number for each example, (B,)
     # The largest entry is divided out first, so that squares of tiny gradients do not vanish.
     flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(tiny)
     length: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)

@@ -439,3 +439,10 @@ def test_rows_that_belong_to_no_example_are_refused():
     )
     with pytest.raises(ValueError, match="a mask of 6 rows does not belong to 4 examples"):
         broken.better((mask,), (mask,))
+
+
+@pytest.mark.parametrize(("search", "budget"), [(FirstOrder(), 2), (Exhaustive(), (1, 1))])
+def test_layers_with_different_numbers_of_rows_have_no_search_together(search, budget):
+    problem = MaskProblem(lambda masks: masks[0].sum(1), (torch.ones(6, 4), torch.ones(2, 3)), budget)
+    with pytest.raises(ValueError, match=r"different numbers of rows, \[2, 6\], cannot be searched together"):
+        search(problem)

@@ -82,6 +82,11 @@ class MaskProblem:
 
 def join(masks: Masks) -> Tensor:
     """Join the masks of all layers, ``(B, ΣH)``."""
+    if len(lengths := {len(mask) for mask in masks}) > 1:
+        raise ValueError(
+            f"layers with different numbers of rows, {sorted(lengths)}, cannot be searched together: a budget that is "
+            "shared, and an exhaustive search, need one row of units for each example in all layers"
+        )
     return torch.cat([mask.flatten(1) for mask in masks], dim=1)
 
 

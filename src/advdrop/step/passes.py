@@ -25,7 +25,7 @@ from advdrop.step.comparison import Comparison
 from advdrop.step.inputs import Inputs, Weights, call
 from advdrop.step.mask_sources import GivenMasks, Layers, SampledMasks, all_kept
 from advdrop.step.network import Lower, Network
-from advdrop.step.outputs import Outputs
+from advdrop.step.outputs import Outputs, counting
 from advdrop.step.perturbation import Change, Perturbation
 from advdrop.step.sequential_network import SequentialLower, SequentialNetwork
 from advdrop.step.together import rowwise, still
@@ -306,7 +306,7 @@ class Passes:
     def token_mask(self, rows: Rows, h: Tensor) -> Tensor | None:
         """Return which tokens of ``(B, T, ...)`` are no padding, ``(B, T)``; None if no mask of this shape is known."""
         mask = self.outputs.places(self.batch.inputs(rows)) if h.dim() > 2 else None
-        return mask if mask is not None and mask.shape == h.shape[:2] else None
+        return counting(mask) if mask is not None and mask.shape == h.shape[:2] else None
 
     def unnoticed(self) -> AbstractContextManager[None]:
         """Return a ``with`` block that restores the global generators of torch at its end."""

@@ -130,6 +130,14 @@ def test_a_network_that_changed_since_the_heads_were_made(model):
         run(model[:3], CrossEntropy() + term, batch(dtype=torch.float64))
 
 
+def test_sequences_of_another_length_than_that_of_the_heads():
+    model = Reader()
+    term = DeepSupervision.of(model, torch.zeros(2, 4, FEATURES), CLASSES, ("lstm",))
+    rows = {"x": torch.zeros(2, 5, FEATURES), "y": torch.tensor([0, 1])}
+    with pytest.raises(ValueError, match=r"the head of 'lstm' takes \d+ units, and 'lstm' returns \d+.*pad them"):
+        run(model, term, rows)
+
+
 def test_rows_without_a_label_are_left_out(model):
     rows, term = batch(dtype=torch.float64), supervision(model)
     x, y = rows["x"], rows["y"].clone()

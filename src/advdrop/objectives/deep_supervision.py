@@ -74,9 +74,15 @@ class DeepSupervision(Term):
         if len(hidden) != len(self.heads):
             raise ValueError(f"there are {len(self.heads)} heads for {len(hidden)} hidden layers: {', '.join(hidden)}")
         y, values = passes.labels(), []
-        for head, h in zip(self.heads, hidden.values(), strict=True):
+        for head, (name, h) in zip(self.heads, hidden.items(), strict=True):
             assert isinstance(head, nn.Linear)
-            outputs = head(features(h).to(head.weight.dtype))
+            units = features(h).to(head.weight.dtype)
+            if units.shape[1] != head.in_features:
+                raise ValueError(
+                    f"the head of {name!r} takes {head.in_features} units, and {name!r} returns {units.shape[1]} for "
+                    "these inputs; inputs of all shapes must give as many, so pad them, or name a module that has them"
+                )
+            outputs = head(units)
             values.append(passes.compare(_hinge, y, outputs, self.rows, labeled=True))
         return torch.stack(values).sum(0)
 

@@ -29,7 +29,8 @@ def modules_at(model: nn.Module, places: Collection[Place]) -> dict[str, nn.Modu
         ):
             shown = place.__name__ if isinstance(place, type) else repr(place)
             known = ", ".join(name for name in modules if name)
-            raise ValueError(f"the network has no module {shown}; there are {known}")
+            way = "; a layer that insert() put there is no module, so name the module that it follows"
+            raise ValueError(f"the network has no module {shown}; there are {known}{way * isinstance(place, type)}")
     return {name: module for name, module in modules.items() if name in places or isinstance(module, kinds)}
 
 

@@ -63,6 +63,7 @@ def test_a_class_in_a_small_type_is_no_negative_ignore_index():
         (TOKENS, "cpu"),
         ({"scale": torch.tensor(2.0), "x": X, "names": ["a", "b"]}, "cpu"),
         ({"x": torch.ones(2, 3, device="meta")}, "meta"),
+        ({"lengths": torch.tensor([1, 3]), "x": torch.ones(2, 3, device="meta")}, "meta"),
         ([X, X], "cpu"),
         (object(), "cpu"),
     ],

@@ -130,9 +130,9 @@ class Batch:
 
     @property
     def device(self) -> torch.device:
-        """The device of the first tensor; the CPU if no tensor is found."""
-        first = next(tensors((self.x, self.unlabeled, self.y)), None)
-        return torch.device("cpu") if first is None else first.device
+        """The device of the first tensor that is not on the CPU, where lengths may be; the CPU if there is none."""
+        devices = (tensor.device for tensor in tensors((self.x, self.unlabeled, self.y)))
+        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def _check_value(name: str, value: object) -> None:

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nested
 from torch.nn.utils.rnn import pack_sequence
 
 from advdrop import CrossEntropy, Step
@@ -88,6 +89,15 @@ def test_inputs_of_any_kind(inputs, device):
 def test_inputs_may_have_tensors_of_different_lengths(inputs):
     assert Batch(inputs, Y).inputs("labeled") is inputs
     assert Batch(inputs, Y).count("labeled") is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_has_sizes():
+    strided, jagged = (nested.nested_tensor([X, X[:1]], layout=kind) for kind in (torch.strided, torch.jagged))
+    assert Batch(jagged, Y).count("labeled") == 2
+    for inputs in (strided, {"x": strided}):
+        with pytest.raises(TypeError, match=r"x has a nested tensor without sizes; make it with"):
+            Batch(inputs, Y)
 
 
 @pytest.mark.parametrize("lengths", [(3, 1), (2, 2), (4,)])

@@ -136,7 +136,7 @@ class Batch:
 
 
 def _check_value(name: str, value: object) -> None:
-    """Raise an error if an input would not be the same in every pass, or if no gradient can flow through it."""
+    """Raise an error if an input is not the same in every pass, lets no gradient through, or has no sizes."""
     if isinstance(value, Iterator):
         raise TypeError(
             f"{name} has a {type(value).__name__}, which is used up by the first of the passes of a step; pass its "
@@ -144,6 +144,8 @@ def _check_value(name: str, value: object) -> None:
         )
     if isinstance(value, Tensor):
         checks.ordinary(name, value)
+        if value.is_nested and value.layout is torch.strided:
+            raise TypeError(f"{name} has a nested tensor without sizes; make it with layout=torch.jagged, or pad it")
 
 
 def agreed_rows(inputs: Inputs) -> int | None:

@@ -749,6 +749,16 @@ def test_a_divergence_must_return_one_value_for_each_example(term, shape):
         Step(noisy(), term(divergence=divergence))(**batch())
 
 
+@pytest.mark.parametrize("term", [PiModel, VAdD, partial(VAdD, confidence=1.0), partial(TemporalEnsembling, 16, 3)])
+@pytest.mark.parametrize("shape", [lambda apart: apart.mean(0), torch.flatten], ids=["classes", "all"])
+def test_a_divergence_has_as_many_values_as_examples(term, shape):
+    def divergence(target, logits, **_):
+        return shape((target - logits) ** 2)
+
+    with pytest.raises(ValueError, match=r"one value for each example, a tensor \(B,\), got shape \((3|48|72),\)"):
+        Step(noisy(), term(divergence=divergence))(**batch())
+
+
 @pytest.mark.parametrize("wrap", [lambda net: net, Wrapped, lambda net: insert(Wrapped(net), after="net.1")])
 def test_many_steps_keep_nothing(wrap):
     """What the first steps cache is not counted."""

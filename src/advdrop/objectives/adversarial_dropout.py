@@ -239,7 +239,7 @@ def trusted(divergence: Divergence, power: float) -> Divergence:
     @wraps(divergence)
     def value(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
         found = divergence(target, logits, given=given)
-        checks.one_each("a divergence", found)
+        checks.one_each("a divergence", found, len(logits))
         return found * confidence(target, given, power)
 
     return value

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from advdrop import checks
-from advdrop.divergences import Divergence, bernoulli_kl, mse, qe
+from advdrop.divergences import Divergence, bernoulli_kl, mse, over_places, qe
 from advdrop.objectives.base import Term
 from advdrop.objectives.same import Same
 
@@ -76,7 +76,7 @@ class TemporalEnsembling(Term):
         target = target / (1.0 - self.momentum ** times.clamp_min(1.0))[:, None]
         if inspect.unwrap(self.divergence) is bernoulli_kl:
             target = target.clamp_max(1.0)  # it may be larger by rounding, which bernoulli_kl refuses
-        value = self.divergence(target, logits, given="probabilities")
+        value = over_places(self.divergence, target, logits, given="probabilities")
         if torch.is_grad_enabled():  # a training step; a validation loss is computed without gradients
             self._record(index, _compared(self.divergence, logits.detach().float()))
         return torch.where(times > 0, value, 0.0)

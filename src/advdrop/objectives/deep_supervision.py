@@ -75,7 +75,8 @@ class DeepSupervision(Term):
             raise ValueError(f"there are {len(self.heads)} heads for {len(hidden)} hidden layers: {', '.join(hidden)}")
         y, values = passes.labels(), []
         for head, (name, h) in zip(self.heads, hidden.items(), strict=True):
-            assert isinstance(head, nn.Linear)
+            if not isinstance(head, nn.Linear):
+                raise TypeError(f"the heads of deep supervision must be nn.Linear, got {type(head).__name__}")
             units = features(h).to(head.weight.dtype)
             if units.shape[1] != head.in_features:
                 raise ValueError(

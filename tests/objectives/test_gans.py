@@ -109,3 +109,8 @@ def test_the_features_of_an_inserted_layer_have_the_name_of_the_module_before_it
     with pytest.raises(ValueError, match=r"no module AdversarialDropout; there are 0, 1, 2; a layer that insert\(\)"):
         run(model, FakeClass(maker, latent=4).opponent, only(rows, "unlabeled"))
     assert run(model, FakeClass(maker, latent=4, features="1").opponent, only(rows, "unlabeled")).loss > 0
+
+
+def test_a_generator_is_a_module():
+    with pytest.raises(TypeError, match="generator must be a module, got"):
+        CatGAN(lambda z: z)

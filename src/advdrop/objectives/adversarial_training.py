@@ -14,7 +14,7 @@ from advdrop.choices import Ball, Noise, Per
 from advdrop.masks import gradient
 from advdrop.objectives.base import Term
 from advdrop.objectives.cross_entropy import CrossEntropy
-from advdrop.objectives.supervised import Supervised
+from advdrop.objectives.supervised import Supervised, checked
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -55,6 +55,7 @@ class AT(Term):
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
+        checked(self.loss)
         checks.choice("norm", self.norm, ("linf", "l2"))
         checks.choice("noise", self.noise, ("independent", "shared"))
         checks.choice("per", self.per, ("sequence", "token"))

@@ -398,6 +398,7 @@ def test_separate_undoes_join(generator):
         (lambda: FirstOrder()(linear_problem(0, 10)), ValueError, r"budget must be in 0\.\.9.*got 10"),
         (lambda: FirstOrder()(linear_problem(0, (5, 1))), ValueError, r"budget must be in 0\.\.4.*got 5"),
         (lambda: FirstOrder()(linear_problem(0, (1, 1, 1))), ValueError, "longer|layers"),
+        (lambda: linear_problem(0, [1, 1]), TypeError, r"a tuple of one int for each layer, got \[1, 1\]"),
     ],
 )
 def test_errors(build, error, message):

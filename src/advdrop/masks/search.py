@@ -48,6 +48,10 @@ class MaskProblem:
     observe: Callable[[Masks], None] | None = None
     agrees: Callable[[], bool] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.budget, int | tuple):
+            raise TypeError(f"budget must be an int, or a tuple of one int for each layer, got {self.budget!r}")
+
     def jacobian(self, masks: Masks | None = None) -> Masks:
         """Return J at these masks after scaling; without masks, at ε0 = 1 (the network without dropout), unscaled."""
         at = tuple(torch.ones_like(mask) for mask in self.sampled) if masks is None else self.scale(masks)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from advdrop import (
+    EMA,
     VAT,
     AdD,
     AdversarialDropout,
@@ -429,6 +430,8 @@ REFUSED = {
     "noise": (lambda: VAdD(noise="none"), ValueError, "'independent', 'shared', got 'none'"),
     "budget": (lambda: VAdD(budget="all"), ValueError, "'layer', 'shared', got 'all'"),
     "divergence": (lambda: VAdD(divergence="kl"), TypeError, "advdrop.kl, got 'kl'"),
+    "search divergence": (lambda: VAdD(search_divergence="kl"), TypeError, "search_divergence must be.*got 'kl'"),
+    "target": (lambda: VAdD(target=EMA), TypeError, "target must be a function, a network .* or an EMA, got <class"),
     "confidence": (lambda: VAdD(confidence=-0.5), ValueError, "confidence must be .*got -0.5"),
     "confidence type": (lambda: VAdD(confidence=True), TypeError, "confidence must be a number"),
     "search": (lambda: VAdD(search=FirstOrder), TypeError, r"FirstOrder\(\), got <class"),

@@ -468,8 +468,8 @@ def test_names_that_are_none_are_told_and_nothing_is_changed(after, message):
     assert not adversarial_layers(network)
 
 
-@pytest.mark.parametrize("after", [0, [0], ["0", 1]])
-def test_a_number_is_no_name(after):
+@pytest.mark.parametrize("after", [0, [0], ["0", 1], nn.Linear(2, 2), {"0": 0.5}])
+def test_what_is_no_name_is_told(after):
     with pytest.raises(TypeError, match=r"after must be the name of a module.*got .*; '0' is a name, 0 is not"):
         insert(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), after=after)
 

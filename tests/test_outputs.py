@@ -42,6 +42,10 @@ def test_a_part_is_replaced_in_a_copy(output, part):
         assert (new[0], output[1]) == (1, 1 if "torch" in str(type(output)) else 2)
 
 
+def test_a_number_that_is_a_key_is_no_position():
+    assert replaced({1: "a", 2: "b"}, 1, torch.tensor(5)) == {1: 5, 2: "b"}
+
+
 @pytest.mark.parametrize(("output", "part"), [((1,), 3), ((1,), "b"), ({"a": 1}, "b"), (None, "b"), (7, 0)])
 def test_a_part_that_is_not_there(output, part):
     assert part_of(output, part) is None

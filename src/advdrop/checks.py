@@ -202,9 +202,9 @@ def no_places(
     return logits
 
 
-def one_each(what: str, value: object) -> None:
-    """Raise an error unless a value is a vector: more dimensions would be averaged or broadcast to something else."""
-    if not isinstance(value, Tensor) or value.dim() != 1:
+def one_each(what: str, value: object, examples: int | None = None) -> None:
+    """Raise an error unless a value is a vector, of this length: all else would be averaged to something else."""
+    if not isinstance(value, Tensor) or value.dim() != 1 or examples not in (None, len(value)):
         shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise ValueError(f"{what} must return one value for each example, a tensor (B,), got {shown}")
 

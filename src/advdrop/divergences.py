@@ -136,14 +136,14 @@ def over_places(
         where: ``(B, *D)``, the places that count; all if not given.
     """
     if logits.dim() < 3 and where is None:
-        return _checked(divergence(target, logits, given=given))
+        return _of_each_row(divergence, target, logits, given)
     places = logits.shape[:1] + logits.shape[2:]
     if target.is_floating_point():
         checks.same_shape("target", target, "logits", logits)
     else:
         checks.labels_fit(target, logits)
     if where is None:
-        return _checked(divergence(_rows(target), _rows(logits), given=given)).view(len(logits), -1).mean(1)
+        return _of_each_row(divergence, _rows(target), _rows(logits), given).view(len(logits), -1).mean(1)
     if where.shape != places:
         raise ValueError(
             f"the places that count must have the shape (B, *D) of the places of the output, {tuple(places)}, got "
@@ -154,12 +154,13 @@ def over_places(
     logits = torch.where(where.unsqueeze(1), logits, 0.0)
     target = torch.where(where.unsqueeze(1) if target.is_floating_point() else where, target, 0)
     counted = where.reshape(len(where), -1)
-    value = _checked(divergence(_rows(target), _rows(logits), given=given)).view_as(counted)
+    value = _of_each_row(divergence, _rows(target), _rows(logits), given).view_as(counted)
     return torch.where(counted, value, 0.0).sum(1) / counted.sum(1).clamp_min(1)
 
 
-def _checked(value: Tensor) -> Tensor:
-    checks.one_each("a divergence", value)
+def _of_each_row(divergence: Divergence, target: Tensor, logits: Tensor, given: Given) -> Tensor:
+    value = divergence(target, logits, given=given)
+    checks.one_each("a divergence", value, len(logits))
     return value
 
 

@@ -21,6 +21,8 @@ def modules_at(model: nn.Module, places: Collection[Place]) -> dict[str, nn.Modu
     >>> list(modules_at(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), ["0", nn.ReLU]))
     ['0', '1']
     """
+    if isinstance(places, str | type):
+        raise TypeError(f"places must be several names or classes, got {places!r}; one place is ({places!r},)")
     modules = dict(model.named_modules())
     kinds = tuple(place for place in places if isinstance(place, type))
     for place in places:
@@ -29,7 +31,8 @@ def modules_at(model: nn.Module, places: Collection[Place]) -> dict[str, nn.Modu
         ):
             shown = place.__name__ if isinstance(place, type) else repr(place)
             known = ", ".join(name for name in modules if name)
-            raise ValueError(f"the network has no module {shown}; there are {known}")
+            way = "; a layer that insert() put there is no module, so name the module that it follows"
+            raise ValueError(f"the network has no module {shown}; there are {known}{way * isinstance(place, type)}")
     return {name: module for name, module in modules.items() if name in places or isinstance(module, kinds)}
 
 

@@ -6,7 +6,7 @@ A layer is a forward hook: the network keeps its class, its attributes, its argu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +105,8 @@ def insert(
     ['0.weight', '0.bias', '2.weight', '2.bias']
     >>> _ = remove(network)
     """
-    names = [after] if isinstance(after, str | int) else list(after)
+    several = isinstance(after, Iterable) and not isinstance(after, str | Mapping)
+    names: list[Any] = list(after) if several else [after]
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"after must be the name of a module, or several names, got {after!r}; '0' is a name, 0 is not")
     if not names:

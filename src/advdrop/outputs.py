@@ -42,7 +42,8 @@ def replaced(output: Any, part: int | str, value: Tensor) -> Any:
         return dataclasses.replace(output, **{part: value})  # type: ignore[type-var]
     changed = copy.copy(output)
     if hasattr(output, "__setitem__"):
-        changed[list(output)[part] if isinstance(part, int) else part] = value
+        # A number may be a key; the outputs of Hugging Face models can be asked by a position, too.
+        changed[list(output)[part] if isinstance(part, int) and part not in output else part] = value
     else:
         setattr(changed, str(part), value)
     return changed

@@ -30,6 +30,14 @@ def test_jacobian_norm_is_over_all_layers_of_the_first_jacobian():
     assert found["budget_share"] == 0.0
 
 
+def test_layers_may_have_different_numbers_of_rows():
+    tokens, sentences = torch.ones(6, 4), torch.ones(2, 3)
+    sampled, flipped = (tokens, sentences), (tokens * torch.tensor([0.0, 1.0, 1.0, 1.0]), sentences)
+    found = search_measures(sampled, flipped, (1, 1), [sampled])
+    assert (found["flips"], found["budget_share"]) == (3.0, pytest.approx(3 / 4))
+    assert found["jacobian_norm"] == pytest.approx((3 * 4 + 3) ** 0.5)
+
+
 @pytest.mark.parametrize(("search", "has_norm"), [(FirstOrder(), True), (RandomFlips(), False)])
 def test_a_search_is_measured_when_asked(search, has_norm):
     measures = run(noisy(), VAdD(delta=0.3, search=search), measure=True).measures

@@ -286,6 +286,13 @@ def test_random_flips_favor_no_unit(dtype, generator):
     assert (share - 3 / 12).abs().max() < 5 * math.sqrt(0.25 * 0.75 / 4000)
 
 
+def test_random_flips_favor_no_half_of_a_wide_layer_in_half_precision(generator):
+    sampled = (torch.ones(200, 2000, dtype=torch.bfloat16),)
+    problem = MaskProblem(lambda masks: masks[0].sum(1), sampled, 5, generator=generator)
+    flips = (RandomFlips()(problem)[0] == 0).double().sum(0)
+    assert abs(flips[:1000].sum() / 1000 - 0.5) < 5 * math.sqrt(0.25 / 1000)
+
+
 @pytest.mark.parametrize("search", [RandomFlips, Probe])
 def test_the_generator_decides(search):
     def found(seed):
@@ -391,6 +398,7 @@ def test_separate_undoes_join(generator):
         (lambda: FirstOrder()(linear_problem(0, 10)), ValueError, r"budget must be in 0\.\.9.*got 10"),
         (lambda: FirstOrder()(linear_problem(0, (5, 1))), ValueError, r"budget must be in 0\.\.4.*got 5"),
         (lambda: FirstOrder()(linear_problem(0, (1, 1, 1))), ValueError, "longer|layers"),
+        (lambda: linear_problem(0, [1, 1]), TypeError, r"a tuple of one int for each layer, got \[1, 1\]"),
     ],
 )
 def test_errors(build, error, message):
@@ -432,3 +440,10 @@ def test_rows_that_belong_to_no_example_are_refused():
     )
     with pytest.raises(ValueError, match="a mask of 6 rows does not belong to 4 examples"):
         broken.better((mask,), (mask,))
+
+
+@pytest.mark.parametrize(("search", "budget"), [(FirstOrder(), 2), (Exhaustive(), (1, 1))])
+def test_layers_with_different_numbers_of_rows_have_no_search_together(search, budget):
+    problem = MaskProblem(lambda masks: masks[0].sum(1), (torch.ones(6, 4), torch.ones(2, 3)), budget)
+    with pytest.raises(ValueError, match=r"different numbers of rows, \[2, 6\], cannot be searched together"):
+        search(problem)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from advdrop import (
+    EMA,
     VAT,
     AdD,
     AdversarialDropout,
@@ -429,6 +430,8 @@ REFUSED = {
     "noise": (lambda: VAdD(noise="none"), ValueError, "'independent', 'shared', got 'none'"),
     "budget": (lambda: VAdD(budget="all"), ValueError, "'layer', 'shared', got 'all'"),
     "divergence": (lambda: VAdD(divergence="kl"), TypeError, "advdrop.kl, got 'kl'"),
+    "search divergence": (lambda: VAdD(search_divergence="kl"), TypeError, "search_divergence must be.*got 'kl'"),
+    "target": (lambda: VAdD(target=EMA), TypeError, "target must be a function, a network .* or an EMA, got <class"),
     "confidence": (lambda: VAdD(confidence=-0.5), ValueError, "confidence must be .*got -0.5"),
     "confidence type": (lambda: VAdD(confidence=True), TypeError, "confidence must be a number"),
     "search": (lambda: VAdD(search=FirstOrder), TypeError, r"FirstOrder\(\), got <class"),
@@ -527,3 +530,29 @@ def test_a_divergence_is_a_function(make):
     for wrong in ("kl", None, 1.0):
         with pytest.raises(TypeError, match=r"divergence must be a function such as advdrop.kl, got"):
             make(divergence=wrong)
+
+
+class Stuck(nn.Module):
+    """Runs the layer where no gradient is recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.lower, self.last = (
+            nn.Sequential(nn.Linear(FEATURES, HIDDEN), AdversarialDropout(0.5, 0.3)),
+            nn.Linear(HIDDEN, CLASSES),
+        )
+
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.lower(x)
+        return self.last(h)
+
+
+@pytest.mark.parametrize("search", [FirstOrder(), Probe()])
+def test_a_layer_that_no_gradient_reaches_is_told(search):
+    with pytest.warns(UserWarning, match=r"no gradient reaches a mask: the layer runs under torch.no_grad\(\)"):
+        run(Stuck(), VAdD(search=search))
+    with pytest.raises(
+        RuntimeError, match=r"needs a divergence with a gradient.*the layer runs under torch.no_grad\(\)"
+    ):
+        run(Stuck().requires_grad_(False), VAdD(search=search))

@@ -130,6 +130,27 @@ def test_a_network_that_changed_since_the_heads_were_made(model):
         run(model[:3], CrossEntropy() + term, batch(dtype=torch.float64))
 
 
+@pytest.mark.parametrize("places", ["10", nn.Tanh])
+def test_places_are_several(places):
+    chain = nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(11)))
+    with pytest.raises(TypeError, match="places must be several names or classes, got"):
+        DeepSupervision.of(chain, torch.zeros(2, FEATURES), CLASSES, places)
+
+
+def test_heads_are_linear(model):
+    heads = nn.ModuleList(nn.Sequential(head) for head in supervision(model).heads)
+    with pytest.raises(TypeError, match=r"must be nn\.Linear, got Sequential"):
+        run(model, DeepSupervision(supervision(model).places, heads), batch(dtype=torch.float64))
+
+
+def test_sequences_of_another_length_than_that_of_the_heads():
+    model = Reader()
+    term = DeepSupervision.of(model, torch.zeros(2, 4, FEATURES), CLASSES, ("lstm",))
+    rows = {"x": torch.zeros(2, 5, FEATURES), "y": torch.tensor([0, 1])}
+    with pytest.raises(ValueError, match=r"the head of 'lstm' takes \d+ units, and 'lstm' returns \d+.*pad them"):
+        run(model, term, rows)
+
+
 def test_rows_without_a_label_are_left_out(model):
     rows, term = batch(dtype=torch.float64), supervision(model)
     x, y = rows["x"], rows["y"].clone()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import CatGAN, DeepSupervision, FakeClass, Step
+from advdrop import CatGAN, DeepSupervision, FakeClass, Step, insert
 from small import CLASSES, FEATURES, batch, gradients, only, run, seeded, values
 
 
@@ -102,3 +102,15 @@ def test_a_checkpoint_of_the_term_holds_the_generator(model, maker):
     assert torch.equal(other.generator.weight, maker.weight)
     with pytest.raises(ValueError, match="latent"):
         CatGAN(maker, latent=0)
+
+
+def test_the_features_of_an_inserted_layer_have_the_name_of_the_module_before_it(model, maker, rows):
+    insert(model, after="1")
+    with pytest.raises(ValueError, match=r"no module AdversarialDropout; there are 0, 1, 2; a layer that insert\(\)"):
+        run(model, FakeClass(maker, latent=4).opponent, only(rows, "unlabeled"))
+    assert run(model, FakeClass(maker, latent=4, features="1").opponent, only(rows, "unlabeled")).loss > 0
+
+
+def test_a_generator_is_a_module():
+    with pytest.raises(TypeError, match="generator must be a module, got"):
+        CatGAN(lambda z: z)

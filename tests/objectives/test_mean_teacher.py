@@ -3,6 +3,8 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import weight_norm
 
 from advdrop import EMA, AdversarialDropout, MeanTeacher, Step, VAdD, insert, kl, qe
 from small import CLASSES, FEATURES, batch, close, gradients, noisy, only, quiet, run, seeded
@@ -317,3 +319,15 @@ def test_an_infinity_in_a_buffer_such_as_a_mask_of_attention_stays_one():
     model.mask.zero_()
     ema.update(model)
     assert ema.network(model).mask.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_a_cache_of_parametrized_weights_is_not_that_of_the_teacher():
+    model, rows = nn.Sequential(weight_norm(nn.Linear(FEATURES, CLASSES))), only(batch(), "unlabeled")
+    step = Step(model, MeanTeacher(0.9))
+    step(**rows)
+    changed(model, 0.5)
+    step(**rows)
+    with torch.no_grad():
+        expected = step(**rows).loss
+        with parametrize.cached():
+            assert step(**rows).loss == expected > 0

@@ -388,6 +388,14 @@ def test_the_mask_can_be_a_name_a_position_a_function_or_nothing():
         run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask=lambda _: mask[:, 1:])
 
 
+@pytest.mark.parametrize("term", [CrossEntropy(), VAT(at="embeddings")], ids=["places", "tokens"])
+def test_a_mask_that_is_added_to_attention_scores_is_refused(term):
+    inputs, y = text()
+    added = torch.where(inputs["attention_mask"] == 0, -torch.inf, 0.0)
+    with pytest.raises(ValueError, match=r"must be 0 where they do not count, got values down to -inf"):
+        run(Tagger(0.0), term, {"x": {**inputs, "attention_mask": added}, "y": y.clamp_min(0)}, classes=-1)
+
+
 def test_the_mask_can_be_a_function_of_one_tensor():
     network = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, CLASSES))
     tokens, y = torch.arange(1, 9).view(2, 4), torch.arange(8).view(2, 4) % CLASSES

@@ -60,7 +60,7 @@ def test_rows_are_counted_and_not_epochs(model, rows):
     second = values(model, term, rows).detach()
     np.testing.assert_allclose(second[:8], 0.0, atol=1e-12)
     assert (second[8:] == 0.0).all()
-    values(model, term, {"unlabeled": u[:8] + 1.0, "index": torch.arange(8, 16, dtype=torch.int32)})
+    values(model, term, {"unlabeled": u[:8] + 1.0, "index": torch.arange(8, 16).to(torch.uint16)})
     assert term.seen.tolist() == [2.0] * 16
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from advdrop import BinaryCrossEntropy, CrossEntropy, FraternalDropout, RDrop, Step, bernoulli_kl
+from advdrop import AT, BinaryCrossEntropy, CrossEntropy, FraternalDropout, RDrop, Step, bernoulli_kl
 from small import batch, only, passes_of, quiet, run
 
 
@@ -79,6 +79,13 @@ def test_the_options_are_checked(wrong):
         RDrop(wrong)
     with pytest.raises(ValueError, match="kappa must be zero or more"):
         FraternalDropout(wrong)
+
+
+@pytest.mark.parametrize("term", [AT, RDrop, FraternalDropout])
+@pytest.mark.parametrize("loss", [CrossEntropy, torch.nn.functional.cross_entropy, nn.CrossEntropyLoss()])
+def test_a_loss_is_one_of_ours(term, loss):
+    with pytest.raises(TypeError, match=r"loss must be a supervised loss such as CrossEntropy\(\), got"):
+        term(loss=loss)
 
 
 def test_they_need_labels():

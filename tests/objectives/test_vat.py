@@ -128,3 +128,9 @@ def test_it_works_without_gradients():
 def test_the_options_are_checked(options, error, message):
     with pytest.raises(error, match=message):
         VAT(**options)
+
+
+@pytest.mark.parametrize("term", [VAT(), AT(norm="l2")], ids=["vat", "at"])
+def test_one_number_for_each_example(term):
+    model = nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Linear(1, CLASSES))
+    assert run(model, term, {"x": torch.randn(8), "y": torch.zeros(8).long()}).loss > 0

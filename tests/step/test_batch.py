@@ -1,5 +1,7 @@
 import pytest
 import torch
+from torch import nested
+from torch.nn.utils.rnn import pack_sequence
 
 from advdrop import CrossEntropy, Step
 from advdrop.step.batch import Batch
@@ -62,6 +64,7 @@ def test_a_class_in_a_small_type_is_no_negative_ignore_index():
         (TOKENS, "cpu"),
         ({"scale": torch.tensor(2.0), "x": X, "names": ["a", "b"]}, "cpu"),
         ({"x": torch.ones(2, 3, device="meta")}, "meta"),
+        ({"lengths": torch.tensor([1, 3]), "x": torch.ones(2, 3, device="meta")}, "meta"),
         ([X, X], "cpu"),
         (object(), "cpu"),
     ],
@@ -85,6 +88,24 @@ def test_inputs_of_any_kind(inputs, device):
 )
 def test_inputs_may_have_tensors_of_different_lengths(inputs):
     assert Batch(inputs, Y).inputs("labeled") is inputs
+    assert Batch(inputs, Y).count("labeled") is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_has_sizes():
+    strided, jagged = (nested.nested_tensor([X, X[:1]], layout=kind) for kind in (torch.strided, torch.jagged))
+    assert Batch(jagged, Y).count("labeled") == 2
+    for inputs in (strided, {"x": strided}):
+        with pytest.raises(TypeError, match=r"x has a nested tensor without sizes; make it with"):
+            Batch(inputs, Y)
+
+
+@pytest.mark.parametrize("lengths", [(3, 1), (2, 2), (4,)])
+def test_the_rows_of_a_packed_sequence_are_its_examples(lengths):
+    packed, rows = pack_sequence([torch.ones(n, 2) for n in lengths]), len(lengths)
+    assert Batch(packed, torch.zeros(rows).long(), index=torch.arange(rows)).count("unlabeled") == rows
+    with pytest.raises(ValueError, match=f"got {rows} labeled rows x and 5 labels y"):
+        Batch(packed, torch.zeros(5).long())
 
 
 REFUSED = {
@@ -123,6 +144,7 @@ REFUSED = {
     "too many indices": ({"unlabeled": U, "index": torch.arange(5)}, ValueError, "one integer for each of the 4"),
     "float indices": ({"unlabeled": U, "index": torch.ones(4)}, ValueError, "got torch.float32"),
     "bool indices": ({"unlabeled": U, "index": torch.ones(4).bool()}, ValueError, "got torch.bool"),
+    "complex indices": ({"unlabeled": U, "index": torch.ones(4) * 1j}, ValueError, "got torch.complex64"),
     "matrix of indices": ({"unlabeled": U, "index": torch.ones(4, 1).long()}, ValueError, r"of shape \(4, 1\)"),
     "list of indices": ({"unlabeled": U, "index": [0, 1, 2, 3]}, TypeError, "index must be a tensor, got list"),
 }

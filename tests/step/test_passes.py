@@ -364,6 +364,15 @@ def test_rows_of_different_shapes_do_not_run_together(side, expected, rows_of):
     assert rows_of(model[-1]) == expected
 
 
+def test_a_function_that_makes_logits_gets_the_rows_of_one_pass(rows_of):
+    model, loss = quiet(p=0.0), {}
+    for reuse in (True, False):
+        step = Step(model, CrossEntropy() + EntropyMinimization(), logits=lambda out: out - out.mean(0), reuse=reuse)
+        loss[reuse] = step(**only(batch(X, U), "x", "y", "unlabeled")).loss
+    assert rows_of(model[-1]) == [X + U, X, U]
+    close([loss[True]], [loss[False]], 1e-6)
+
+
 class Convolutions(TorchDispatchMode):
     """How many rows each convolution had."""
 

@@ -519,6 +519,30 @@ def test_noise_that_is_turned_on_between_steps_is_noticed(make):
     assert step(**rows).loss > 1e-4
 
 
+class Jitter(nn.Module):
+    """Noise whose strength is a buffer."""
+
+    rowwise = "noisy"
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+        self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, x):
+        return x + self.get_buffer(self.name) * torch.randn_like(x)
+
+
+@pytest.mark.parametrize("name", ["sigma", "strength"])
+def test_noise_of_a_strength_that_is_no_number_is_noise(name):
+    noise = Jitter(name)
+    step = Step(nn.Sequential(noise, nn.Linear(FEATURES, CLASSES)), PiModel())
+    rows = only(batch(), "unlabeled")
+    assert step(**rows).loss == 0
+    noise.get_buffer(name).fill_(0.5)
+    assert step(**rows).loss > 1e-4
+
+
 def test_hooks_that_take_turns_are_told_apart():
     step, rows = Step(quiet(), CrossEntropy()), only(batch(), "x", "y")
     step(**rows)
@@ -722,6 +746,16 @@ def test_a_divergence_must_return_one_value_for_each_example(term, shape):
         return apart.mean() if shape == () else apart.mean(1, keepdim=True).expand(-1, *shape)
 
     with pytest.raises(ValueError, match=r"one value for each example, a tensor \(B,\), got shape"):
+        Step(noisy(), term(divergence=divergence))(**batch())
+
+
+@pytest.mark.parametrize("term", [PiModel, VAdD, partial(VAdD, confidence=1.0), partial(TemporalEnsembling, 16, 3)])
+@pytest.mark.parametrize("shape", [lambda apart: apart.mean(0), torch.flatten], ids=["classes", "all"])
+def test_a_divergence_has_as_many_values_as_examples(term, shape):
+    def divergence(target, logits, **_):
+        return shape((target - logits) ** 2)
+
+    with pytest.raises(ValueError, match=r"one value for each example, a tensor \(B,\), got shape \((3|48|72),\)"):
         Step(noisy(), term(divergence=divergence))(**batch())
 
 

@@ -122,6 +122,7 @@ def _limits(budget: Budget, kept: Tensor) -> tuple[int, Tensor | None]:
         raise TypeError(f"budget must hold integers, got {limits.dtype}")
     if limits.shape != (examples,):
         raise ValueError(f"budget must be an int or of shape ({examples},), got shape {tuple(limits.shape)}")
+    limits = limits.long()  # uint16 has no minimum
     if checks.due("budget", limits):
         least, most = (int(v) for v in torch.aminmax(limits))
         if least < 0 or most > units:
@@ -136,4 +137,4 @@ def _runner_up(best: Tensor, limit: int | Tensor, floor: float) -> Tensor:
     padded = torch.nn.functional.pad(best, (0, 1), value=floor)
     if isinstance(limit, int):
         return padded[:, limit, None]
-    return padded.gather(1, limit[:, None].long())
+    return padded.gather(1, limit[:, None])

@@ -34,7 +34,16 @@ def mask_jacobian(divergence: MaskDivergence, masks: Masks) -> Masks:
     """
     with _differentiable():
         points = tuple(mask.detach().requires_grad_() for mask in masks)
-        return gradient(divergence(points).sum(), points, unused_is_zero=True)  # a layer may have no effect
+        total = divergence(points).sum()
+        if not total.requires_grad:
+            raise RuntimeError(f"the mask search needs a divergence with a gradient, and this one has none: {_CAUSE}")
+        return gradient(total, points, unused_is_zero=True)  # a layer may have no effect
+
+
+_CAUSE = (
+    "the layer runs under torch.no_grad(), a part of the network above it detaches its input, or the divergence is not "
+    "differentiable. Put the layer above that part, or use search=RandomFlips()"
+)
 
 
 def gradient(
@@ -56,8 +65,10 @@ def gradient(
             torch.full_like(total, 2.0**exponent),
             retain_graph=retain_graph or exponent > 0,
             allow_unused=unused_is_zero,
-            materialize_grads=unused_is_zero,
         )
+        if all(slope is None for slope in slopes):
+            checks.warn_once(f"the mask search finds no flip, because no gradient reaches a mask: {_CAUSE}")
+        slopes = tuple(torch.zeros_like(p) if slope is None else slope for p, slope in zip(points, slopes, strict=True))
         if exponent == 0:
             return slopes
         peak = max(float(slope.abs().amax()) for slope in slopes)

@@ -48,6 +48,10 @@ class MaskProblem:
     observe: Callable[[Masks], None] | None = None
     agrees: Callable[[], bool] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.budget, int | tuple):
+            raise TypeError(f"budget must be an int, or a tuple of one int for each layer, got {self.budget!r}")
+
     def jacobian(self, masks: Masks | None = None) -> Masks:
         """Return J at these masks after scaling; without masks, at ε0 = 1 (the network without dropout), unscaled."""
         at = tuple(torch.ones_like(mask) for mask in self.sampled) if masks is None else self.scale(masks)
@@ -82,6 +86,11 @@ class MaskProblem:
 
 def join(masks: Masks) -> Tensor:
     """Join the masks of all layers, ``(B, ΣH)``."""
+    if len(lengths := {len(mask) for mask in masks}) > 1:
+        raise ValueError(
+            f"layers with different numbers of rows, {sorted(lengths)}, cannot be searched together: a budget that is "
+            "shared, and an exhaustive search, need one row of units for each example in all layers"
+        )
     return torch.cat([mask.flatten(1) for mask in masks], dim=1)
 
 
@@ -186,8 +195,13 @@ class RandomFlips(Search):
 
     def __call__(self, problem: MaskProblem) -> Masks:
         """Choose without any pass."""
-        # Every flip has a positive, random gain.
-        gains = (torch.empty_like(m).uniform_(0.5, 1.0, generator=problem.generator) for m in problem.sampled)
+        # Every flip has a positive, random gain. In half precision many gains would be equal.
+        gains = (
+            torch.empty_like(m, dtype=torch.promote_types(m.dtype, torch.float32)).uniform_(
+                0.5, 1.0, generator=problem.generator
+            )
+            for m in problem.sampled
+        )
         return problem.flip(tuple(g * (1 - 2 * m) for g, m in zip(gains, problem.sampled, strict=True)))
 
 

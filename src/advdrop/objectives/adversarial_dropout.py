@@ -94,9 +94,10 @@ class AdD(Term):
         if self.delta is not None:
             checks.fraction("delta", self.delta)
         checks.function("divergence", self.divergence)
+        checks.function("search_divergence", self.search_divergence or self.divergence)
         if isinstance(self.target, nn.Module):
             self.target = Teacher(self.target)
-        if not callable(self.target):
+        if not callable(self.target) or isinstance(self.target, type):
             raise TypeError(f"target must be a function, a network (a teacher) or an EMA, got {self.target!r}")
         if not isinstance(self.search, Search):
             raise TypeError(f"search must be a search such as FirstOrder(), got {self.search!r}")
@@ -239,7 +240,7 @@ def trusted(divergence: Divergence, power: float) -> Divergence:
     @wraps(divergence)
     def value(target: Tensor, logits: Tensor, *, given: Given = "logits") -> Tensor:
         found = divergence(target, logits, given=given)
-        checks.one_each("a divergence", found)
+        checks.one_each("a divergence", found, len(logits))
         return found * confidence(target, given, power)
 
     return value

@@ -14,7 +14,7 @@ from advdrop.choices import Ball, Noise, Per
 from advdrop.masks import gradient
 from advdrop.objectives.base import Term
 from advdrop.objectives.cross_entropy import CrossEntropy
-from advdrop.objectives.supervised import Supervised
+from advdrop.objectives.supervised import Supervised, checked
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -55,6 +55,7 @@ class AT(Term):
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
+        checked(self.loss)
         checks.choice("norm", self.norm, ("linf", "l2"))
         checks.choice("noise", self.noise, ("independent", "shared"))
         checks.choice("per", self.per, ("sequence", "token"))
@@ -154,7 +155,7 @@ def unit(direction: Tensor) -> Tensor:
             [0.0000, 0.0000]])
     """
     tiny = torch.finfo(direction.dtype).tiny
-    flat = direction.flatten(1)
+    flat = direction.reshape(len(direction), -1)  # the inputs may be one number for each example, (B,)
     # The largest entry is divided out first, so that squares of tiny gradients do not vanish.
     flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(tiny)
     length: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)

@@ -33,6 +33,8 @@ class Generative(Term):
 
     def __post_init__(self) -> None:
         checks.count("latent", self.latent)
+        if not isinstance(self.generator, nn.Module):
+            raise TypeError(f"generator must be a module, got {self.generator!r}")
 
     def generated(self, passes: Passes) -> Tensor:
         """Return G(z), as many rows as the passes have and of their type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
@@ -45,6 +45,9 @@ class CrossEntropy(Supervised):
     def __post_init__(self) -> None:
         checks.fraction("label_smoothing", self.label_smoothing)
         if self.weight is not None:
+            ordered = hasattr(self.weight, "__getitem__") and not isinstance(self.weight, Mapping | str)
+            if not ordered or getattr(self.weight, "ndim", 1) != 1:
+                raise TypeError(f"weight must have one number for each class, in their order, got {self.weight!r}")
             self.weight = tuple(float(checks.not_negative("weight", float(factor))) for factor in self.weight)
             self._factors = torch.tensor(self.weight)
 

@@ -74,9 +74,16 @@ class DeepSupervision(Term):
         if len(hidden) != len(self.heads):
             raise ValueError(f"there are {len(self.heads)} heads for {len(hidden)} hidden layers: {', '.join(hidden)}")
         y, values = passes.labels(), []
-        for head, h in zip(self.heads, hidden.values(), strict=True):
-            assert isinstance(head, nn.Linear)
-            outputs = head(features(h).to(head.weight.dtype))
+        for head, (name, h) in zip(self.heads, hidden.items(), strict=True):
+            if not isinstance(head, nn.Linear):
+                raise TypeError(f"the heads of deep supervision must be nn.Linear, got {type(head).__name__}")
+            units = features(h).to(head.weight.dtype)
+            if units.shape[1] != head.in_features:
+                raise ValueError(
+                    f"the head of {name!r} takes {head.in_features} units, and {name!r} returns {units.shape[1]} for "
+                    "these inputs; inputs of all shapes must give as many, so pad them, or name a module that has them"
+                )
+            outputs = head(units)
             values.append(passes.compare(_hinge, y, outputs, self.rows, labeled=True))
         return torch.stack(values).sum(0)
 

@@ -11,7 +11,7 @@ from advdrop import checks
 from advdrop.divergences import mse
 from advdrop.objectives.base import Term
 from advdrop.objectives.cross_entropy import CrossEntropy
-from advdrop.objectives.supervised import Supervised
+from advdrop.objectives.supervised import Supervised, checked
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -40,6 +40,7 @@ class FraternalDropout(Term):
 
     def __post_init__(self) -> None:
         checks.not_negative("kappa", self.kappa)
+        checked(self.loss)
 
     @property
     def views(self) -> tuple[View, ...]:

@@ -11,7 +11,7 @@ from advdrop import checks
 from advdrop.divergences import Divergence, kl
 from advdrop.objectives.base import Term
 from advdrop.objectives.cross_entropy import CrossEntropy
-from advdrop.objectives.supervised import Supervised
+from advdrop.objectives.supervised import Supervised, checked
 
 if TYPE_CHECKING:
     from advdrop.step.batch import Rows
@@ -45,6 +45,7 @@ class RDrop(Term):
 
     def __post_init__(self) -> None:
         checks.not_negative("alpha", self.alpha)
+        checked(self.loss)
         checks.function("divergence", self.divergence)
 
     @property

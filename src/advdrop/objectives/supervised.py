@@ -28,3 +28,9 @@ class Supervised(Term):
     def per_example(self, passes: Passes) -> Tensor:
         """Return the loss of the clean pass, ``(B,)``."""
         return self.of(passes, passes.clean(self.rows).logits)
+
+
+def checked(loss: object) -> None:
+    """Raise an error unless an option ``loss`` is a supervised loss."""
+    if isinstance(loss, type) or not hasattr(loss, "of"):
+        raise TypeError(f"loss must be a supervised loss such as CrossEntropy(), got {loss!r}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from advdrop import checks
-from advdrop.divergences import Divergence, bernoulli_kl, mse, qe
+from advdrop.divergences import Divergence, bernoulli_kl, mse, over_places, qe
 from advdrop.objectives.base import Term
 from advdrop.objectives.same import Same
 
@@ -76,7 +76,7 @@ class TemporalEnsembling(Term):
         target = target / (1.0 - self.momentum ** times.clamp_min(1.0))[:, None]
         if inspect.unwrap(self.divergence) is bernoulli_kl:
             target = target.clamp_max(1.0)  # it may be larger by rounding, which bernoulli_kl refuses
-        value = self.divergence(target, logits, given="probabilities")
+        value = over_places(self.divergence, target, logits, given="probabilities")
         if torch.is_grad_enabled():  # a training step; a validation loss is computed without gradients
             self._record(index, _compared(self.divergence, logits.detach().float()))
         return torch.where(times > 0, value, 0.0)
@@ -85,6 +85,7 @@ class TemporalEnsembling(Term):
         index = passes.batch.index
         if index is None:
             raise ValueError("temporal ensembling needs the positions of the rows: call the step with index=")
+        index = index.long()
         if self.rows == "labeled" and passes.batch.unlabeled is not None:
             raise ValueError(
                 "index= has the positions of the unlabeled rows of this step, and TemporalEnsembling(rows='labeled') "
@@ -99,7 +100,7 @@ class TemporalEnsembling(Term):
                 f"index must be in 0..{self.examples - 1}, got values from {int(index.min())} to {int(index.max())}"
             )
         self.ensemble, self.seen = self.ensemble.to(logits.device), self.seen.to(logits.device)
-        return index.to(logits.device).long()
+        return index.to(logits.device)
 
     @torch.no_grad()
     def _record(self, index: Tensor, outputs: Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from advdrop import checks
 from advdrop.step.inputs import Inputs, tensors, values
@@ -74,12 +75,13 @@ class Batch:
         if self.index is not None:
             if not isinstance(self.index, Tensor):
                 raise TypeError(f"index must be a tensor, got {type(self.index).__name__}")
-            rows = row_count(self.inputs("unlabeled"))
-            integers = not (self.index.is_floating_point() or self.index.dtype == torch.bool)
+            rows = self.count("unlabeled")
+            dtype = self.index.dtype
+            integers = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
             if not integers or self.index.dim() != 1 or rows not in (None, len(self.index)):
                 raise ValueError(
                     f"index must hold one integer for each of the {rows} unlabeled rows, "
-                    f"got {self.index.dtype} of shape {tuple(self.index.shape)}"
+                    f"got {dtype} of shape {tuple(self.index.shape)}"
                 )
 
     def rows(self, rows: Rows) -> Rows:
@@ -94,8 +96,8 @@ class Batch:
         return inputs
 
     def count(self, rows: Rows) -> int | None:
-        """Return the number of these rows, or None if no tensor is found among the inputs."""
-        return row_count(self.inputs(rows))
+        """Return the number of these rows; None if the tensors of the inputs have several, as those of a graph do."""
+        return agreed_rows(self.inputs(rows))
 
     def second(self, rows: Rows) -> Inputs:
         """Return the second view of these rows, or the first if there is no second."""
@@ -128,13 +130,13 @@ class Batch:
 
     @property
     def device(self) -> torch.device:
-        """The device of the first tensor; the CPU if no tensor is found."""
-        first = next(tensors((self.x, self.unlabeled, self.y)), None)
-        return torch.device("cpu") if first is None else first.device
+        """The device of the first tensor that is not on the CPU, where lengths may be; the CPU if there is none."""
+        devices = (tensor.device for tensor in tensors((self.x, self.unlabeled, self.y)))
+        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def _check_value(name: str, value: object) -> None:
-    """Raise an error if an input would not be the same in every pass, or if no gradient can flow through it."""
+    """Raise an error if an input is not the same in every pass, lets no gradient through, or has no sizes."""
     if isinstance(value, Iterator):
         raise TypeError(
             f"{name} has a {type(value).__name__}, which is used up by the first of the passes of a step; pass its "
@@ -142,10 +144,14 @@ def _check_value(name: str, value: object) -> None:
         )
     if isinstance(value, Tensor):
         checks.ordinary(name, value)
+        if value.is_nested and value.layout is torch.strided:
+            raise TypeError(f"{name} has a nested tensor without sizes; make it with layout=torch.jagged, or pad it")
 
 
 def agreed_rows(inputs: Inputs) -> int | None:
     """Return the number of rows that all tensors of some inputs have; None if they differ, as those of a graph do."""
+    if isinstance(inputs, PackedSequence):
+        return int(inputs.batch_sizes[0])
     counts = {len(tensor) for tensor in tensors(inputs) if tensor.dim() > 0}
     return counts.pop() if len(counts) == 1 else None
 

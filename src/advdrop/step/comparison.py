@@ -10,7 +10,7 @@ from torch import Tensor
 from advdrop import checks
 from advdrop.divergences import CLASSES, Divergence, Given, over_places
 from advdrop.step.batch import Batch, Rows
-from advdrop.step.outputs import Outputs
+from advdrop.step.outputs import Outputs, counting
 
 
 class Comparison:
@@ -131,7 +131,7 @@ class Comparison:
                 f"the mask of the places, {tuple(where.shape)}, does not fit the output (B, C, *D), "
                 f"{tuple(logits.shape)}; say with Step(..., mask=...) which input has the mask, or mask=None"
             )
-        return None if where is None else where != 0
+        return None if where is None else counting(where)
 
     def _counting(self, logits: Tensor, rows: Rows, labeled: bool) -> Tensor | None:
         """Return the places that count, ``(B, *D)``; None if all do."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import parametrize
 
 from advdrop.step.copies import own
 
@@ -27,7 +28,14 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def call(model: nn.Module, inputs: Inputs, weights: Weights | None = None) -> Any:
     """Call a network with its inputs; if given, with other weights than its own."""
     args, kwargs = own(arguments(inputs), {})
-    return model(*args, **kwargs) if weights is None else functional_call(model, weights, args, kwargs)
+    if weights is None:
+        return model(*args, **kwargs)
+    # Under torch's parametrize.cached(), the network would get what was made of its own weights.
+    cache, parametrize._cache = parametrize._cache, {}
+    try:
+        return functional_call(model, weights, args, kwargs)
+    finally:
+        parametrize._cache = cache
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:

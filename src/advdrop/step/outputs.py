@@ -103,3 +103,14 @@ class Outputs:
         raise ValueError(
             f"mask={self.mask!r} is no tensor among the inputs {shown}; use Step(..., mask=None) if all count"
         )
+
+
+def counting(mask: Tensor) -> Tensor:
+    """Return which places count, ``(B, *D)``, or raise an error if a mask is one to add to attention scores."""
+    if mask.is_floating_point() and checks.due("mask", mask) and bool((mask < 0.0).any()):
+        raise ValueError(
+            f"the mask of the places must be 0 where they do not count, got values down to {mask.min().item():g}; a "
+            "mask that is added to attention scores is 0 where they do: Step(..., mask=lambda inputs: "
+            "inputs['attention_mask'] == 0)"
+        )
+    return mask != 0

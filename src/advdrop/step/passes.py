@@ -25,7 +25,7 @@ from advdrop.step.comparison import Comparison
 from advdrop.step.inputs import Inputs, Weights, call
 from advdrop.step.mask_sources import GivenMasks, Layers, SampledMasks, all_kept
 from advdrop.step.network import Lower, Network
-from advdrop.step.outputs import Outputs
+from advdrop.step.outputs import Outputs, counting
 from advdrop.step.perturbation import Change, Perturbation
 from advdrop.step.sequential_network import SequentialLower, SequentialNetwork
 from advdrop.step.together import rowwise, still
@@ -306,7 +306,7 @@ class Passes:
     def token_mask(self, rows: Rows, h: Tensor) -> Tensor | None:
         """Return which tokens of ``(B, T, ...)`` are no padding, ``(B, T)``; None if no mask of this shape is known."""
         mask = self.outputs.places(self.batch.inputs(rows)) if h.dim() > 2 else None
-        return mask if mask is not None and mask.shape == h.shape[:2] else None
+        return counting(mask) if mask is not None and mask.shape == h.shape[:2] else None
 
     def unnoticed(self) -> AbstractContextManager[None]:
         """Return a ``with`` block that restores the global generators of torch at its end."""
@@ -371,9 +371,13 @@ class Passes:
         assert isinstance(start, SequentialLower)
         h, *lowers = start.h.split([rows_above, *sizes[len(whole) :]])
         joint = SequentialLower(network, h, start.start, start.noise)
-        logits = self._find(joint.output(masks, update=True, repeat=False))
-        parts = [tensor.split(sizes[: len(whole)]) for tensor in (h, logits, *masks.masks)]
-        for key, (own_h, own_logits, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
+        output = joint.output(masks, update=True, repeat=False)
+        own = sizes[: len(whole)]
+        # A function that makes logits of a tensor may mix rows, so it gets those of one pass.
+        alone = isinstance(output, Tensor)
+        logits = [self._find(part) for part in output.split(own)] if alone else self._find(output).split(own)
+        parts = [logits, *(tensor.split(own) for tensor in (h, *masks.masks))]
+        for key, (own_logits, own_h, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
             lower = SequentialLower(network, own_h, start.start, start.noise)
             self._ready[key].append(Pass(lower, tuple(masks.layers), tuple(masks.p), tuple(own_masks), own_logits))
         for key, own_h in zip(under, lowers, strict=True):

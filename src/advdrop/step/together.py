@@ -5,8 +5,8 @@ rows of a batch, as batch norm does, or draw the same noise for all rows. A modu
 attribute ``rowwise``:
 
 - ``"still"``: it treats each row by itself and draws no noise.
-- ``"noisy"``: it treats each row by itself and, in training, draws noise for each row. Its attribute ``p`` or ``sigma``
-  is the strength of the noise.
+- ``"noisy"``: it treats each row by itself and, in training, draws noise for each row. If it has an attribute ``p`` or
+  ``sigma``, that is the strength of the noise, and 0 is no noise.
 - ``"container"``: it only runs its children.
 """
 
@@ -100,5 +100,8 @@ def before_noise(modules: list[nn.Module]) -> int:
 
 
 def _draws(module: nn.Module) -> bool:
-    strength = getattr(module, "sigma", 0.0) or getattr(module, "p", 0.0)
-    return kind(module) == "noisy" and module.training and strength > 0.0
+    if kind(module) != "noisy" or not module.training:
+        return False
+    strengths = [getattr(module, name) for name in ("p", "sigma") if hasattr(module, name)]
+    # A tensor may be changed in place at any time.
+    return not strengths or any(not isinstance(strength, int | float) or strength > 0.0 for strength in strengths)

@@ -122,10 +122,6 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         tags.input_tags.sparse = True
         return tags
 
-    def _supervised(self) -> Divergence:
-        """Return D of the supervised loss."""
-        return self._divergences[0]
-
     @abstractmethod
     def _targets(self, y: Array) -> Tensor:
         """Return labels in the form that the supervised loss takes."""
@@ -285,7 +281,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
                 members=members,
                 p=float(self.p),
                 delta=float(self.delta),
-                supervised=self._supervised(),
+                supervised=self._divergences[0],
                 consistency=None if arm == "plain" else self._consistency(members, groups),
                 weight=float(self.weight),
                 ramp=float(self.ramp),

@@ -121,6 +121,13 @@ def test_a_feature_that_is_the_same_in_all_rows_says_nothing_however_large_it_is
     assert small(updates=40).fit(constant, y).score(constant[:30], y[:30]) > 0.9
 
 
+def test_rows_that_cannot_be_written_are_read(wide):
+    x, y = wide
+    x = x.copy()
+    x.flags.writeable = False  # as joblib gives them to its processes
+    small(standardize=False, updates=1).fit(x, y).predict(x)  # a warning is an error
+
+
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
 def test_it_says_nothing_in_several_parts_either_until_it_changes(form):
     scaler, parts = StandardScaler(), [np.full((n, 1), 1e30) for n in (7, 30, 178)]

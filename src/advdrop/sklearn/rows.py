@@ -41,7 +41,7 @@ class SparseRows:
             yield self._dense(self.x[start : start + size])
 
     def _dense(self, x: Any) -> Tensor:
-        return torch.as_tensor(standardized(self.scaler, x.toarray()), dtype=self.dtype).to(self.device)
+        return torch.tensor(standardized(self.scaler, x.toarray()), dtype=self.dtype, device=self.device)
 
 
 Rows = Tensor | SparseRows
@@ -96,4 +96,4 @@ def scaled_rows(scaler: StandardScaler, x: Any, dtype: torch.dtype, device: torc
     """Return standardized rows."""
     if is_sparse(x):
         return SparseRows(x, scaler, dtype, device)
-    return torch.as_tensor(standardized(scaler, x), dtype=dtype).to(device)
+    return torch.tensor(standardized(scaler, x), dtype=dtype, device=device)

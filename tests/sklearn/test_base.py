@@ -589,7 +589,15 @@ def test_hidden_layers_are_a_number_or_some_numbers(sizes, moons):
     )
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, partial(torch.autocast, "cpu", torch.bfloat16)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        partial(torch.autocast, "cpu", torch.bfloat16),
+        partial(torch.device, "meta"),  # where another default device has no values
+    ],
+)
 def test_the_modes_of_the_caller_change_nothing(mode, moons):
     x, few, _, _ = moons
     expected = small().fit(x, few).predict_proba(x)

@@ -247,7 +247,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return fold
 
     def _skill(self, y: Array, outputs: Array) -> float:
-        shares = torch.as_tensor(np.unique(y, return_counts=True)[1] / len(y))
+        shares = torch.from_numpy(np.unique(y, return_counts=True)[1] / len(y))
         return skill_of(float(self._scores(y, outputs).mean()), shares)
 
     def _skill_error(self) -> float:
@@ -264,4 +264,4 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return np.asarray((shares / shares.sum(axis=2, keepdims=True)).mean(axis=0))
 
     def _collapse(self, outputs: Array, plain: Array) -> str:
-        return collapse(torch.as_tensor(outputs), torch.as_tensor(plain))
+        return collapse(torch.from_numpy(outputs), torch.from_numpy(plain))

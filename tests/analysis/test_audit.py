@@ -69,7 +69,7 @@ def exhaustive(logits, y):
 
 
 def truth(model, x, y):
-    return exhaustive(lambda mask: model[3:](model[:2](x) * mask), y)
+    return exhaustive(lambda mask: model[3:](model[:2](x) * mask.to(x.dtype)), y)
 
 
 def check_bounds(found, true):
@@ -97,6 +97,14 @@ def test_affine_networks_are_audited_exactly(seed, bias):
     assert list(found.worst) == list(found.certain)
     for budget, accuracy in zip(found.budgets, found.worst, strict=True):
         assert accuracy == pytest.approx(100 * sum(few is None or few > budget for few in true) / len(x))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_half_precision_an_audit_gives_bounds(seed):
+    model = network("affine", seed)
+    x, y = examples(model, seed, count=60)
+    model, x = model.bfloat16(), x.bfloat16()
+    check_bounds(audit(model, [(x, y)], budgets=range(UNITS + 1)), truth(model, x, y))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -80,6 +80,7 @@ class Upper:
         checks.finite("the output of the network", logits)  # NaN would count as class 0
         checks.labels(y, logits.shape[1])
         self.y = y.to(logits.device)
+        self.rounded = logits.dtype.itemsize < 4
 
     @property
     def units(self) -> int:

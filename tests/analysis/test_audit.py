@@ -107,6 +107,13 @@ def test_in_half_precision_an_audit_gives_bounds(seed):
     check_bounds(audit(model, [(x, y)], budgets=range(UNITS + 1)), truth(model, x, y))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_integers_of_any_type(dtype):
+    model = network("affine", 0)
+    x, y = examples(model, 0)
+    assert audit(model, (x, y.to(dtype)), examples=20) == audit(model, (x, y), examples=20)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_bounds_of_other_networks_enclose_the_truth(seed):
     model = network("deep", seed)

@@ -297,7 +297,8 @@ def test_summary():
         "most critical units: 7 (50.0 %), 3 (25.0 %)",
         "examples that depend on one unit: 1 (unit 7)",
     ]
-    assert "no example depends on one unit" in replace(AUDIT, fragile_examples=[]).summary
+    assert "no example was found that depends on one unit" in replace(AUDIT, fragile_examples=[]).summary
+    assert "no example depends on one unit" in replace(AUDIT, fragile_examples=[], at_least=[0, 2, 2, 2, 2]).summary
     assert "and 2 more" in replace(AUDIT, fragile_examples=[(i, 0) for i in range(7)]).summary
     assert "4 lost units change less than half" in replace(AUDIT, fewest=[0, None, None, None, 2]).summary
     assert "(exact)" in replace(AUDIT, exact=True).summary

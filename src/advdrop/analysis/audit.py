@@ -101,7 +101,8 @@ class Audit:
             more = f" and {len(self.fragile_examples) - 5} more" if len(self.fragile_examples) > 5 else ""
             lines.append(f"examples that depend on one unit: {fragile}{more}")
         else:
-            lines.append("no example depends on one unit")
+            tried = all(least != 1 for least in self.at_least)
+            lines.append("no example depends on one unit" if tried else "no example was found that depends on one unit")
         return "\n".join(lines)
 
     def of_sample(self, positions: Sequence[int]) -> Audit:

@@ -282,6 +282,8 @@ def test_errors():
         audit(Silent(runs=False), [(x, y)])
     with pytest.raises(ValueError, match=r"must be the 3 examples, got units of shape \(4, 3\)"):
         audit(Silent(runs=True), [(x, y)])
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"an audit needs gradients, .* use torch.no_grad"):
+        audit(nn.Sequential(nn.Linear(4, 2)), [(x, y)], layers="all")
 
 
 def test_the_median_counts_right_predictions_only():

@@ -186,6 +186,7 @@ def audit(
     >>> found.fewest, found.exact  # 4 against 2; without unit 1 it is 2 against 2, without 0 and 1 it is 0 against 1
     ([2], True)
     """
+    checks.differentiable("an audit")
     own = adversarial_layers(model)
     if layers is None and len(own) != 1:
         raise ValueError(

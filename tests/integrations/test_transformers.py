@@ -583,6 +583,11 @@ def test_a_model_that_shifts_labels_is_refused(tmp_path, seq2seq):
         AdversarialDropoutTrainer(model, arguments(tmp_path), train_dataset=LABELED, objective=CrossEntropy())
 
 
+def test_a_second_loss_is_refused_in_any_place(tmp_path):
+    with pytest.raises(ValueError, match="compute_loss_func and an objective are two losses"):
+        AdversarialDropoutTrainer(bert(), arguments(tmp_path), None, LABELED, None, None, None, print)
+
+
 def test_bad_training_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"label_smoothing_factor=0.1 has no effect"):
         AdversarialDropoutTrainer(bert(), arguments(tmp_path, label_smoothing_factor=0.1), train_dataset=LABELED)

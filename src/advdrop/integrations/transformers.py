@@ -66,11 +66,11 @@ class AdversarialDropoutMixin(_Base):
         mask: Mask = ATTENTION_MASK,
         **options: Any,
     ) -> None:
-        if options.get("compute_loss_func") is not None:
+        super().__init__(*args, **options)
+        if self.compute_loss_func is not None:
             raise ValueError(
                 "compute_loss_func and an objective are two losses for one training; leave one of them out"
             )
-        super().__init__(*args, **options)
         if self.args.label_smoothing_factor:
             factor = self.args.label_smoothing_factor
             raise ValueError(

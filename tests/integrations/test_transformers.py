@@ -602,6 +602,7 @@ def test_bad_training_arguments_are_refused(tmp_path):
         (torch.tensor([[0], [1], [0], [1]]), "labels"),
         (torch.tensor([0.0, 1.0, 0.0, 1.0]), "labels must be integers"),
         (torch.tensor([0, 1, 0, 7]), "7"),
+        (torch.tensor([0.0, float("nan"), 0.0, 1.0]), "a label is NaN; a row without a label has None or -100"),
     ],
 )
 def test_bad_labels_are_refused(tmp_path, labels, message):

@@ -136,3 +136,27 @@ def test_a_killed_rank_ends_the_other_one_with_a_line_that_says_how_to_continue(
 )
 def test_the_long_texts_of_gloo_become_one_reason(reason, said):
     assert said in _of_another_process(RuntimeError(reason))
+
+
+OTHER_PROCESS = """
+import atexit, sys
+import torch
+from advdrop.lab.cli import train
+from advdrop.lab.cli.main import main
+
+def fake(*_, **__):
+    torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+    atexit.register(print, "Python ends")
+    return {}  # as in all processes but the first
+
+train.train = fake
+print("begins")
+main(["train", "--dataset", "digits", "--labels", "50", "--quiet", "--out", sys.argv[2]])
+print("returns")
+"""
+
+
+def test_another_process_leaves_without_an_end_of_python_that_a_thread_of_gloo_could_abort(tmp_path):
+    command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path / "meeting"), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "begins\n"), done.stderr

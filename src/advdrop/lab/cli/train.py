@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import reprlib
 import sys
@@ -10,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 
 from advdrop.lab.choices import DATASETS
@@ -78,6 +80,11 @@ def run_train(options: Train) -> int:
             run = whole_run(run)
         if wanted and (answer := answer_of_run(run, data, not options.quiet)):
             print(answer.text)
+    elif torch.distributed.is_initialized():
+        # A thread of gloo may still hold a tensor. It aborts the process if it lets go of it while Python ends.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

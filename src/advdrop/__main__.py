@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 
@@ -23,7 +24,20 @@ def main() -> int:
     except KeyboardInterrupt:  # while it is being imported
         print("advdrop: stopped", file=sys.stderr)
         return 130
-    return run()
+    code = run()
+    if _is_another_process():
+        # A thread of gloo may still hold a tensor. It aborts the process if it lets go of it while Python ends.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _is_another_process() -> bool:
+    """Return True in all processes of a distributed training but the first."""
+    if (torch := sys.modules.get("torch")) is None or not torch.distributed.is_available():
+        return False
+    return bool(torch.distributed.is_initialized() and torch.distributed.get_rank() > 0)
 
 
 if __name__ == "__main__":

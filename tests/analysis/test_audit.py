@@ -69,7 +69,7 @@ def exhaustive(logits, y):
 
 
 def truth(model, x, y):
-    return exhaustive(lambda mask: model[3:](model[:2](x) * mask), y)
+    return exhaustive(lambda mask: model[3:](model[:2](x) * mask.to(x.dtype)), y)
 
 
 def check_bounds(found, true):
@@ -97,6 +97,21 @@ def test_affine_networks_are_audited_exactly(seed, bias):
     assert list(found.worst) == list(found.certain)
     for budget, accuracy in zip(found.budgets, found.worst, strict=True):
         assert accuracy == pytest.approx(100 * sum(few is None or few > budget for few in true) / len(x))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_half_precision_an_audit_gives_bounds(seed):
+    model = network("affine", seed)
+    x, y = examples(model, seed, count=60)
+    model, x = model.bfloat16(), x.bfloat16()
+    check_bounds(audit(model, [(x, y)], budgets=range(UNITS + 1)), truth(model, x, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_integers_of_any_type(dtype):
+    model = network("affine", 0)
+    x, y = examples(model, 0)
+    assert audit(model, (x, y.to(dtype)), examples=20) == audit(model, (x, y), examples=20)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -267,6 +282,8 @@ def test_errors():
         audit(Silent(runs=False), [(x, y)])
     with pytest.raises(ValueError, match=r"must be the 3 examples, got units of shape \(4, 3\)"):
         audit(Silent(runs=True), [(x, y)])
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"an audit needs gradients, .* use torch.no_grad"):
+        audit(nn.Sequential(nn.Linear(4, 2)), [(x, y)], layers="all")
 
 
 def test_the_median_counts_right_predictions_only():
@@ -282,7 +299,8 @@ def test_summary():
         "most critical units: 7 (50.0 %), 3 (25.0 %)",
         "examples that depend on one unit: 1 (unit 7)",
     ]
-    assert "no example depends on one unit" in replace(AUDIT, fragile_examples=[]).summary
+    assert "no example was found that depends on one unit" in replace(AUDIT, fragile_examples=[]).summary
+    assert "no example depends on one unit" in replace(AUDIT, fragile_examples=[], at_least=[0, 2, 2, 2, 2]).summary
     assert "and 2 more" in replace(AUDIT, fragile_examples=[(i, 0) for i in range(7)]).summary
     assert "4 lost units change less than half" in replace(AUDIT, fewest=[0, None, None, None, 2]).summary
     assert "(exact)" in replace(AUDIT, exact=True).summary

@@ -1,5 +1,7 @@
 """Random samples with the same number of each class."""
 
+from collections import UserDict
+
 import pytest
 import torch
 from torch import nn
@@ -39,6 +41,8 @@ def test_batches_of_a_pair_and_of_nested_inputs():
     assert torch.equal(torch.cat([rows for rows, _ in found]), x)
     loader = [(x, y), (x, y)]
     assert list(batches_of(loader)) == loader
+    kept = list(batches_of((UserDict(ids=x), y)))  # as a tokenizer of Hugging Face returns
+    assert torch.equal(kept[2][0]["ids"], x[200:])
     nested = {"ids": x, "more": (x, 3.5, torch.ones(7))}
     chosen = rows_of(nested, [4, 9], 250)
     assert chosen["ids"].flatten().tolist() == chosen["more"][0].flatten().tolist() == [4, 9]

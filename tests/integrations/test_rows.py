@@ -21,6 +21,11 @@ def test_rows_without_labels_get_the_form_of_the_others():
     assert torch.equal(collate([{"labels": torch.ones(2).long()}, {}])[1]["labels"], torch.tensor([-100, -100]))
     pixels = collate([{"labels": torch.ones(2, 3).long()}, {}])[1]["labels"]
     assert torch.equal(pixels, torch.full((2, 3), -100))
+    assert repr(collate([{}, {"labels": 0.7}])[0]["labels"]) == "-100.0"  # an integer would make all of them integers
+    assert repr(collate([{}, {"labels": 1}])[0]["labels"]) == "-100"
+    assert torch.equal(collate([{}, {"labels": torch.tensor(1)}])[0]["labels"], torch.tensor(-100))
+    assert repr(collate([{}, {"labels": torch.tensor([1], dtype=torch.uint8).numpy()[0]}])[0]["labels"]) == "-100"
+    assert collate([{}, {"labels": torch.ones(2, dtype=torch.uint8)}])[0]["labels"].tolist() == [-100, -100]
     assert collate(["not", "dicts"]) == ["not", "dicts"]
 
 

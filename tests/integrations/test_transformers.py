@@ -583,6 +583,11 @@ def test_a_model_that_shifts_labels_is_refused(tmp_path, seq2seq):
         AdversarialDropoutTrainer(model, arguments(tmp_path), train_dataset=LABELED, objective=CrossEntropy())
 
 
+def test_a_second_loss_is_refused_in_any_place(tmp_path):
+    with pytest.raises(ValueError, match="compute_loss_func and an objective are two losses"):
+        AdversarialDropoutTrainer(bert(), arguments(tmp_path), None, LABELED, None, None, None, print)
+
+
 def test_bad_training_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"label_smoothing_factor=0.1 has no effect"):
         AdversarialDropoutTrainer(bert(), arguments(tmp_path, label_smoothing_factor=0.1), train_dataset=LABELED)
@@ -597,6 +602,7 @@ def test_bad_training_arguments_are_refused(tmp_path):
         (torch.tensor([[0], [1], [0], [1]]), "labels"),
         (torch.tensor([0.0, 1.0, 0.0, 1.0]), "labels must be integers"),
         (torch.tensor([0, 1, 0, 7]), "7"),
+        (torch.tensor([0.0, float("nan"), 0.0, 1.0]), "a label is NaN; a row without a label has None or -100"),
     ],
 )
 def test_bad_labels_are_refused(tmp_path, labels, message):

@@ -589,7 +589,15 @@ def test_hidden_layers_are_a_number_or_some_numbers(sizes, moons):
     )
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, partial(torch.autocast, "cpu", torch.bfloat16)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        partial(torch.autocast, "cpu", torch.bfloat16),
+        partial(torch.device, "meta"),  # where another default device has no values
+    ],
+)
 def test_the_modes_of_the_caller_change_nothing(mode, moons):
     x, few, _, _ = moons
     expected = small().fit(x, few).predict_proba(x)
@@ -773,3 +781,22 @@ def test_a_fit_that_failed_leaves_nothing_half_made(moons):
         found.fit(x, few, sample_weight=(few == -1).astype(float))
     expected = small().partial_fit(x, few).predict_proba(x)
     np.testing.assert_array_equal(found.partial_fit(x, few).predict_proba(x), expected)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_fit_that_was_interrupted_cannot_predict(before, moons, monkeypatch):
+    x, few, _, _ = moons
+    found = small()
+    if before:
+        found.fit(x[:, :1], few)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AdversarialDropoutClassifier, "_held_out_skill", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        found.fit(x, few)
+    monkeypatch.undo()
+    with pytest.raises(NotFittedError):
+        found.predict(x)
+    assert same(found.partial_fit(x, few), small().partial_fit(x, few))

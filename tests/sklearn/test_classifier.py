@@ -274,8 +274,17 @@ def test_class_weights_of_parts(moons):
 def test_smoothed_labels_are_spread_over_all_classes(share):
     found = with_classes("a", "b", "c").set_params(label_smoothing=share)
     logits = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]])
-    value = found._supervised()(found._targets(np.array(["c", "a"])), logits)
+    value = found._divergences[0](found._targets(np.array(["c", "a"])), logits)
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([2, 0]), label_smoothing=share, reduction="none")
+    torch.testing.assert_close(value, expected)
+
+
+def test_labels_may_be_smoothed_after_a_fit(moons):
+    _, _, x, y = moons
+    found = small().fit(x, y).set_params(label_smoothing=0.3)
+    logits = torch.tensor([[1.0, -2.0], [0.0, 3.0]])
+    value = found._semi.supervised.divergence(found._targets(np.array([1, 0])), logits)
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([1, 0]), label_smoothing=0.3, reduction="none")
     torch.testing.assert_close(value, expected)
 
 

@@ -13,6 +13,7 @@ SERIES = {
     "object": pd.Series([2, None, 1, 2, float("nan")], dtype=object),
     "category": pd.Series([2, None, 1, 2, None]).astype("category"),
     "float": pd.Series([2.0, np.nan, 1.0, 2.0, np.nan]),
+    "masked": np.ma.array([2, 1, 1, 2, 7], mask=[0, 1, 0, 0, 1]),
     "index": pd.Series([2, -1, 1, 2, -1], index=[9, 8, 7, 6, 5]),
 }
 
@@ -141,6 +142,7 @@ def test_targets():
         [1.5, pd.NA, 2],
         np.array([1.5, np.nan, 2.0]),
         pd.Series([1.5, pd.NA, 2], dtype="Float64"),
+        np.ma.array([1.5, 7.0, 2.0], mask=[0, 1, 0]),
     ):
         targets, labeled = read_targets(y)
         assert labeled.tolist() == [True, False, True]

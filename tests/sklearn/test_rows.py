@@ -118,7 +118,17 @@ def test_a_feature_that_is_the_same_in_all_rows_says_nothing_however_large_it_is
     dense = torch.cat(list(rows.split(16)))
     assert torch.equal(dense[:, -1], torch.zeros(60, dtype=torch.float64))
     np.testing.assert_allclose(dense[:, :-1], StandardScaler().fit_transform(x), atol=1e-12)
-    assert small(updates=40).fit(constant, y).score(constant[:30], y[:30]) > 0.9
+    found = small(updates=40).fit(constant, y)
+    assert found.score(constant[:30], y[:30]) > 0.9
+    later = form(np.column_stack([x, np.full(len(x), value + abs(value))]))  # whose weights have learned nothing
+    np.testing.assert_array_equal(found.predict_proba(later), found.predict_proba(constant))
+
+
+def test_rows_that_cannot_be_written_are_read(wide):
+    x, y = wide
+    x = x.copy()
+    x.flags.writeable = False  # as joblib gives them to its processes
+    small(standardize=False, updates=1).fit(x, y).predict(x)  # a warning is an error
 
 
 @pytest.mark.parametrize("form", [np.asarray, csr_array])

@@ -103,7 +103,8 @@ class Audit:
             more = f" and {len(self.fragile_examples) - 5} more" if len(self.fragile_examples) > 5 else ""
             lines.append(f"examples that depend on one unit: {fragile}{more}")
         else:
-            lines.append("no example depends on one unit")
+            tried = all(least != 1 for least in self.at_least)
+            lines.append("no example depends on one unit" if tried else "no example was found that depends on one unit")
         return "\n".join(lines)
 
     def of_sample(self, positions: Sequence[int]) -> Audit:
@@ -187,6 +188,7 @@ def audit(
     >>> found.fewest, found.exact  # 4 against 2; without unit 1 it is 2 against 2, without 0 and 1 it is 0 against 1
     ([2], True)
     """
+    checks.differentiable("an audit")
     own = adversarial_layers(model)
     if layers is None and len(own) != 1:
         raise ValueError(
@@ -258,6 +260,7 @@ def _audit(
         with unnoticed(device_of(model)):
             upper = Upper(model, layer, x, y)
             units = upper.units
+            exact = exact and not upper.rounded  # in half precision, rounding errors change predictions
             most = min(budgets[-1], units)
             found += worst_by_rank(upper, most) if exact else worst_by_search(upper, most, singles)
             for place, budget in enumerate(budgets):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -86,4 +86,4 @@ def rows_of(inputs: Inputs, places: Tensor | Sequence[int], rows: int) -> Any:
         of_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
         return value[torch.as_tensor(places, device=value.device)] if of_rows else value
 
-    return tree_map(chosen, inputs)
+    return tree_map(chosen, dict(inputs) if isinstance(inputs, Mapping) else inputs)

@@ -79,7 +79,8 @@ class Upper:
             raise ValueError(f"audit needs one prediction per example, logits (B, C), got {tuple(logits.shape)}")
         checks.finite("the output of the network", logits)  # NaN would count as class 0
         checks.labels(y, logits.shape[1])
-        self.y = y.to(logits.device)
+        self.y = y.to(logits.device).long()
+        self.rounded = logits.dtype.itemsize < 4
 
     @property
     def units(self) -> int:

@@ -53,10 +53,9 @@ class LabelMissing:
 def _no_label(row: Mapping[str, Any], known: Mapping[str, Any], name: str) -> Any:
     """Return -100 in the form of another row's label: for the row, for each class, each token or each pixel."""
     label = torch.as_tensor(known[name])
-    if label.dim() == 0:
-        return UNLABELED
-    of_tokens = not label.is_floating_point() and len(label) == len(known.get("input_ids", ()))
-    missing = label.new_full((len(row["input_ids"]) if of_tokens else len(label), *label.shape[1:]), UNLABELED)
+    of_tokens = label.dim() > 0 and not label.is_floating_point() and len(label) == len(known.get("input_ids", ()))
+    shape = (len(row["input_ids"]), *label.shape[1:]) if of_tokens else label.shape
+    missing = torch.full(shape, UNLABELED, dtype=label.dtype if label.is_floating_point() else torch.long)  # not uint8
     return missing if isinstance(known[name], Tensor) else missing.tolist()
 
 

@@ -66,11 +66,11 @@ class AdversarialDropoutMixin(_Base):
         mask: Mask = ATTENTION_MASK,
         **options: Any,
     ) -> None:
-        if options.get("compute_loss_func") is not None:
+        super().__init__(*args, **options)
+        if self.compute_loss_func is not None:
             raise ValueError(
                 "compute_loss_func and an objective are two losses for one training; leave one of them out"
             )
-        super().__init__(*args, **options)
         if self.args.label_smoothing_factor:
             factor = self.args.label_smoothing_factor
             raise ValueError(
@@ -243,6 +243,8 @@ class AdversarialDropoutMixin(_Base):
             raise ValueError(f"there is no tensor with rows among the inputs {', '.join(inputs)}")
         if y is not None and len(y) != rows:
             raise ValueError(f"got {len(y)} labels for {rows} rows")
+        if y is not None and y.isnan().any():
+            raise ValueError(f"a label is NaN; a row without a label has None or {UNLABELED}, or no label")
         return torch.zeros(rows, dtype=torch.bool) if y is None else y.ne(UNLABELED).view(rows, -1).any(1)
 
     def _batch(self, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,9 +122,9 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
         tags.input_tags.sparse = True
         return tags
 
-    def _supervised(self) -> Divergence:
-        """Return D of the supervised loss."""
-        return self._divergences[0]
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return True if there are members that can predict."""
+        return hasattr(self, "_semi")
 
     @abstractmethod
     def _targets(self, y: Array) -> Tensor:
@@ -168,6 +168,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
             weights: the weight of each row, or None.
             outputs: the number of outputs of a network.
         """
+        self.__dict__.pop("_semi", None)  # a fit that is interrupted leaves nothing that could predict
         self._start(x)
         rows, table = self._table(x, y, labeled, weights)
         self.skill_, self.collapsed_, self.unlabeled_gain_, self._plain = 1.0, False, None, None
@@ -285,7 +286,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
                 members=members,
                 p=float(self.p),
                 delta=float(self.delta),
-                supervised=self._supervised(),
+                supervised=self._divergences[0],
                 consistency=None if arm == "plain" else self._consistency(members, groups),
                 weight=float(self.weight),
                 ramp=float(self.ramp),
@@ -419,7 +420,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
     def _predicted(self, X: Any) -> Array:
         """Check the features and return the mean prediction of all members, ``(N, C)``."""
-        check_is_fitted(self, "loss_curve_")
+        check_is_fitted(self)
         x = self._features(X)
         semi = self._mean(self._outputs(self._semi, x))
         if self._plain is None:
@@ -428,7 +429,7 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
     def _each_member(self, X: Any) -> Array:
         """Check the features and return the prediction of each member, ``(K, N, C)``."""
-        check_is_fitted(self, "loss_curve_")
+        check_is_fitted(self)
         x = self._features(X)
         arms = [arm for arm in (self._semi, self._plain) if arm is not None]
         return np.concatenate([np.stack([self._mean(one[None]) for one in self._outputs(arm, x)]) for arm in arms])

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length
 from torch import Tensor
 
-from advdrop.divergences import Divergence, cross_entropy, kl
+from advdrop.divergences import cross_entropy, kl
 from advdrop.sklearn.base import ENOUGH, AdversarialDropoutEstimator
 from advdrop.sklearn.folds import FOLDS
 from advdrop.sklearn.labels import UNLABELED, Array, Marker, classes_of, counted_rows, labeled_rows, read_labels
@@ -84,7 +84,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         "class_weight": [None, StrOptions({"balanced"}), dict],
         "label_smoothing": [Interval(Real, 0, 1, closed="left")],
     }
-    _divergences = (cross_entropy, kl)
+    _divergences = (partial(cross_entropy, given="probabilities"), kl)  # smoothed labels are probabilities
     _score = "accuracy"
 
     def __init__(
@@ -230,9 +230,6 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         factors = np.array([of_class.get(label, 1.0) for label in classes.tolist()])
         return weights * np.where(labeled, factors[np.searchsorted(classes, y)], 1.0)
 
-    def _supervised(self) -> Divergence:
-        return partial(cross_entropy, given="probabilities") if self.label_smoothing else cross_entropy
-
     def _targets(self, y: Array) -> Tensor:
         places = torch.as_tensor(np.searchsorted(self.classes_, y))
         if not self.label_smoothing:
@@ -250,7 +247,7 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return fold
 
     def _skill(self, y: Array, outputs: Array) -> float:
-        shares = torch.as_tensor(np.unique(y, return_counts=True)[1] / len(y))
+        shares = torch.from_numpy(np.unique(y, return_counts=True)[1] / len(y))
         return skill_of(float(self._scores(y, outputs).mean()), shares)
 
     def _skill_error(self) -> float:
@@ -267,4 +264,4 @@ class AdversarialDropoutClassifier(ClassifierMixin, AdversarialDropoutEstimator)
         return np.asarray((shares / shares.sum(axis=2, keepdims=True)).mean(axis=0))
 
     def _collapse(self, outputs: Array, plain: Array) -> str:
-        return collapse(torch.as_tensor(outputs), torch.as_tensor(plain))
+        return collapse(torch.from_numpy(outputs), torch.from_numpy(plain))

@@ -19,6 +19,6 @@ def parts_of_members(members: int) -> Array:
 
 def without_folds(table: Table, fold: Array, members: int) -> Table:
     """Give each member the weight 0 for the labels of its part."""
-    kept = torch.as_tensor(fold[None] != parts_of_members(members)[:, None]).float().to(table.labeled.device)
+    kept = torch.from_numpy(fold[None] != parts_of_members(members)[:, None]).float().to(table.labeled.device)
     weights = kept if table.weights is None else kept * table.weights
     return table._replace(weights=weights / weights.mean(1, keepdim=True))

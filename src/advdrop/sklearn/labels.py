@@ -163,10 +163,13 @@ def _is_nan(one: Any) -> bool:
 
 
 def _column(y: Any) -> Array:
-    """Return an array ``(N,)`` that keeps None, NaN and pd.NA among texts."""
+    """Return an array ``(N,)`` that keeps None, NaN and pd.NA among texts; a masked value is None."""
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     column = np.asarray(y)
+    if isinstance(y, np.ma.MaskedArray):
+        column = column.astype(object)
+        column[np.ma.getmaskarray(y)] = None
     if column.dtype.kind in "US" and isinstance(y, list | tuple):
         column = np.asarray(y, dtype=object)  # otherwise NaN would be the text "nan"
     return np.asarray(column_or_1d(column, warn=True))

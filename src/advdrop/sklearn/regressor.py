@@ -36,9 +36,12 @@ class Spread(NamedTuple):
         >>> Spread.of(np.array([1.0, 3.0, 99.0]), np.array([1.0, 1.0, 0.0]))
         Spread(total=2.0, mean=2.0, variance=1.0)
         """
+        total = float(len(targets) if weights is None else weights.sum())
+        if targets.min() == targets.max():  # without the rounding error of a mean
+            return cls(total, float(targets[0]), 0.0)
         mean = np.average(targets, weights=weights)
         variance = np.average(np.square(targets - mean), weights=weights)
-        return cls(float(len(targets) if weights is None else weights.sum()), float(mean), float(variance))
+        return cls(total, float(mean), float(variance))
 
     def __add__(self, other: Spread) -> Spread:  # type: ignore[override]
         """Return the spread of both sets of targets together."""
@@ -119,7 +122,9 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         return x, targets, labeled
 
     def _measure(self, seen: Spread) -> None:
-        self._spread, self._target_mean, self._target_scale = seen, seen.mean, seen.variance**0.5 or 1.0
+        """Standardize by these targets; if all are equal, every prediction is that value."""
+        rounding = float(np.spacing(abs(seen.mean)))
+        self._spread, self._target_mean, self._target_scale = seen, seen.mean, seen.variance**0.5 or rounding
 
     def _measure_more(self, seen: Spread) -> None:
         """Add targets to the mean and the scale, and change the members so that they predict the same as before.
@@ -142,6 +147,8 @@ class AdversarialDropoutRegressor(RegressorMixin, AdversarialDropoutEstimator):
         return rng.permutation(len(y)) % FOLDS if len(y) > 1 else np.array([-1])
 
     def _skill(self, y: Array, outputs: Array) -> float:
+        if y.min() == y.max():  # a guess is right
+            return 0.0
         return float(max(0.0, self._scores(y, outputs).mean()))
 
     def _skill_error(self) -> float:

@@ -41,7 +41,7 @@ class SparseRows:
             yield self._dense(self.x[start : start + size])
 
     def _dense(self, x: Any) -> Tensor:
-        return torch.as_tensor(standardized(self.scaler, x.toarray()), dtype=self.dtype).to(self.device)
+        return torch.tensor(standardized(self.scaler, x.toarray()), dtype=self.dtype, device=self.device)
 
 
 Rows = Tensor | SparseRows
@@ -71,7 +71,8 @@ def measure_scale(scaler: StandardScaler, x: Any) -> None:
 
     A scaler refuses to center a sparse table, because it would become dense. It still measures the mean, and batches
     are centered when they are dense. The mean of a feature that is the same in all rows is that value: a mean with a
-    rounding error would turn a large value, such as a time in nanoseconds, into another large value.
+    rounding error would turn a large value, such as a time in nanoseconds, into another large value. Its scale is
+    infinite, so that another value later is 0, too: the weights of such a feature have learned nothing.
     """
     center, before = scaler.with_mean, getattr(scaler, "mean_", None)
     before = None if before is None else before.copy()
@@ -84,6 +85,7 @@ def measure_scale(scaler: StandardScaler, x: Any) -> None:
         low, high = (np.ravel(bound.toarray() if is_sparse(x) else bound) for bound in (x.min(axis=0), x.max(axis=0)))
         same = (low == high) & (True if before is None else before == low)
         scaler.mean_[same] = low[same]
+        scaler.scale_[same] = np.inf
 
 
 def standardized(scaler: StandardScaler, x: Any) -> Any:
@@ -96,4 +98,4 @@ def scaled_rows(scaler: StandardScaler, x: Any, dtype: torch.dtype, device: torc
     """Return standardized rows."""
     if is_sparse(x):
         return SparseRows(x, scaler, dtype, device)
-    return torch.as_tensor(standardized(scaler, x), dtype=dtype).to(device)
+    return torch.tensor(standardized(scaler, x), dtype=dtype, device=device)

@@ -51,13 +51,15 @@ def threads(count: int | None) -> Iterator[None]:
 def plain_modes() -> Iterator[None]:
     """Leave the modes of the caller, which an estimator does not depend on.
 
-    They are: no gradients, inference, autocast, and another default type than float32.
+    They are: no gradients, inference, autocast, another default type than float32, and another default device.
     """
     before = torch.get_default_dtype()
     with ExitStack() as stack:
         if before != torch.float32:
             stack.callback(torch.set_default_dtype, before)
             torch.set_default_dtype(torch.float32)
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):

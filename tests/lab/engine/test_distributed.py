@@ -136,3 +136,30 @@ def test_a_killed_rank_ends_the_other_one_with_a_line_that_says_how_to_continue(
 )
 def test_the_long_texts_of_gloo_become_one_reason(reason, said):
     assert said in _of_another_process(RuntimeError(reason))
+
+
+PROCESS = """
+import atexit, sys
+import torch
+from advdrop.__main__ import main
+from advdrop.lab.cli import train
+
+meeting, out, rank = sys.argv[1:]
+
+def fake(*_, **__):
+    torch.distributed.init_process_group("gloo", init_method="file://" + meeting, rank=0, world_size=1)
+    torch.distributed.get_rank = lambda: int(rank)
+    atexit.register(print, "Python ends")
+    return {}
+
+train.train = fake
+sys.argv[1:] = ["train", "--dataset", "digits", "--labels", "50", "--quiet", "--out", out]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, "Python ends\n"), (1, "")])
+def test_another_process_leaves_without_an_end_of_python_that_a_thread_of_gloo_could_abort(rank, said, tmp_path):
+    command = [sys.executable, "-c", PROCESS, str(tmp_path / "meeting"), str(tmp_path / "run"), str(rank)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
+from advdrop.lab.report.answer import answer_in_words
 from advdrop.lab.report.collect import Results, results_of
 from advdrop.lab.report.formats import COLUMNS, FORMATS, as_csv, as_json, latex, main_table, markdown, page
 from advdrop.lab.report.sections import comparison_table, cost_table, gaps, in_words, sentences, verdicts
@@ -120,6 +121,14 @@ def test_markdown_has_all_parts(results):
     ]
     assert rows_of(text)["`training.updates`"] == ["40", "1000", "all"]
     assert "advdrop reproduce small.yaml --protocol short --only pi,vadd --columns 20 --seeds 3\n" in text
+
+
+def test_markdown_has_the_answer_of_runs_that_belong_to_no_suite():
+    runs = [loose_of(method, seed, (40.0, 10.0 + seed)) for method in ("dropout", "pi") for seed in (0, 1)]
+    (found,) = results_of(runs)
+    sentence = answer_in_words(found)
+    assert sentence.startswith("2 seeds are too few to tell")
+    assert sentence in markdown([found])
 
 
 def test_parts_with_nothing_to_say_are_left_out(suite):

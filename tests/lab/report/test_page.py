@@ -206,7 +206,11 @@ def test_parts_with_nothing_to_say_are_left_out(suite):
         "Run it again",
     ]
     assert not any("Bold as in the paper" in text for text in found.text("p"))
-    assert any("Marked: the lowest mean here." in text for text in found.text("p"))
+    assert not any("Marked" in text for text in found.text("p"))  # a single row is not the lowest of any
+
+
+def test_the_lowest_mean_is_marked(results):
+    assert any("Marked: the lowest mean here." in text for text in Page(page(results)).text("p"))
 
 
 def test_what_differs_and_how_to_run_it_again_are_there(results):

@@ -105,7 +105,11 @@ def points_in_words(difference: float, margin: float) -> str:
 
     >>> points_in_words(-0.62, 1.3)
     '0.6 ± 1.3 points more'
+    >>> points_in_words(0.0, 1.3)
+    'a difference of 0.0 ± 1.3 points'
     """
+    if f"{abs(difference):.1f}" == "0.0":
+        return f"a difference of 0.0 ± {margin:.1f} points"
     return f"{abs(difference):.1f} ± {margin:.1f} points {'fewer' if difference > 0 else 'more'}"
 
 

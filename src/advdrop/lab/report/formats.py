@@ -96,7 +96,16 @@ def one_seed(results: Results) -> bool:
 
 def markdown(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
     """Return everything but the figures and the records."""
-    text = _rendered("page.md", autoescape=False, results=results, studies=studies, plain=plain, table=tables.markdown)
+    text = _rendered(
+        "page.md",
+        autoescape=False,
+        results=results,
+        studies=studies,
+        plain=plain,
+        table=tables.markdown,
+        answer_in_words=answer_in_words,
+        loose=LOOSE,
+    )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 

@@ -16,7 +16,7 @@ from advdrop.lab.report.statistics import Agreement, judged, numbers, p_text, p_
 HELD, REVERSED, UNKNOWN = "What held", "What was the other way around", "What is not known yet"
 LOWER, HIGHER, UNDECIDED = "Shown to be lower", "Shown to be higher", "What these seeds do not decide"
 SEEDS = "n is the number of seeds; each seed in brackets leads to its record."
-OWN = "Marked: the lowest mean. Each seed in brackets leads to its record."
+OWN = "Each seed in brackets leads to its record."
 VERSUS = (
     "Differences with 95 % intervals. The p-values are those of the paired t-test, of the same after Holm's correction "
     "for all rows of a column, and of Wilcoxon's signed-rank test. d is the mean difference in standard deviations. "
@@ -94,9 +94,10 @@ def sections(results: Results) -> list[Section]:
         heading = "The order of the rows, beside the paper"
         verdict = [Section(heading, order_table(results), orders(results), note=TAU, folded=False)]
     verdict += [Section(heading, lines=lines, folded=False) for heading, lines in verdicts(results).items()]
-    note = f"{printed}Marked: the lowest mean here. {SEEDS}"
+    marked = "Marked: the lowest mean here. " if any(map(results.best, results.columns)) else ""
+    note = f"{printed}{marked}{SEEDS}"
     if results.suite.key == LOOSE:  # no paper, and so no claims to judge
-        verdict, note = [], OWN
+        verdict, note = [], f"{marked}{OWN}"
     compared = comparison_table(results).without_dashes
     found = [
         Section("", error_table(results), note=note, folded=False),

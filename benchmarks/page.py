@@ -104,7 +104,9 @@ def in_short(results: Path) -> str:
         f"![Test errors of each method in the paper and here: mean and standard deviation.](images/{table.name}.svg)",
         "The order of the methods in the scaled-down tables (τ is 1 for the same order and -1 for the reverse):",
         "\n".join(
-            f"- {found.suite.title.split(':')[0]}, {plain(line)}." for found in ordered for line in orders(found)
+            f"- {found.suite.title.split(':')[0]} (`{found.protocol}`), {plain(line)}."
+            for found in ordered
+            for line in orders(found)
         ),
     ]
     return "\n\n".join(parts) + "\n"

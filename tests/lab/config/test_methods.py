@@ -304,6 +304,7 @@ OPTIONS = {
         "top_bn": True,
         "sigma": 0.75,
         "width": 0.125,
+        "units": 24,
         "dropout": 0.25,
         "second_dropout": False,
     },

@@ -83,6 +83,18 @@ def test_the_default_layer_is_the_papers(model):
     assert adversarial_layers(conv_large(own)) == [own]
 
 
+@pytest.mark.parametrize("top_bn", [False, True])
+def test_a_narrow_network_can_keep_the_papers_units(top_bn):
+    """A quarter of the filters would leave 32 units, of which δ = 0.05 flips one."""
+    model = conv_large(width=0.25, units=128, top_bn=top_bn)
+    assert [c.out_channels for c in of_type(model, nn.Conv2d)] == [32, 32, 32, 64, 64, 64, 128, 64, 128]
+    (dense,) = of_type(model, nn.Linear)
+    assert dense.in_features == 128
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    with pytest.raises(ValueError, match=r"units must be .*, got -1"):
+        conv_large(units=-1)
+
+
 def test_the_noise_of_the_input_can_be_turned_off():
     """SVHN in the released code has none."""
     model = conv_large(sigma=0.0)

@@ -215,7 +215,7 @@ class Reproduce:
     )
     protocol: str = _what(
         "short",
-        "Length of the runs. paper: as in the paper. short: for two CPU cores. long (Table 1) "
+        "Length of the runs. paper: as in the paper. short: for two CPU cores. long (Tables 1 and 2) "
         "and scaled (Tables 2, D.1 and D.2): longer.",
     )
     preset: PresetName = _what("paper", "Which settings to use; see advdrop train --help.")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from advdrop.choices import Granularity, Scale
 from advdrop.lab.choices import BlockNorm, Norm
-from advdrop.lab.config.section import Count, NotNegative, Number, Positive, Section, Share
+from advdrop.lab.config.section import Count, NotNegative, Number, Positive, Section, Share, Whole
 
 
 class Network(Section):
@@ -39,6 +39,7 @@ class ConvLarge(Network):
     top_bn: bool = Field(False, description="batch norm on the logits")
     sigma: NotNegative = Field(0.15, description="Gaussian noise on the input, in training")
     width: Positive = Field(1.0, description="factor on all numbers of filters")
+    units: Whole = Field(0, description="units of the adversarial dropout layer; 0 for 128·width")
     dropout: Share = Field(0.5, description="DROP probability after the poolings")
     second_dropout: bool = Field(True, description="dropout after the second pooling too, which Table B.2 leaves out")
 

@@ -95,6 +95,7 @@ def conv_large(
     top_bn: bool = False,
     sigma: float = 0.15,
     width: float = 1.0,
+    units: int = 0,
     dropout: float = 0.5,
     second_dropout: bool = True,
 ) -> nn.Sequential:
@@ -111,7 +112,8 @@ def conv_large(
             one minus torch's momentum.
         top_bn: batch norm on the logits, as in the released code for SVHN.
         sigma: the standard deviation of the Gaussian noise on the input, in training only.
-        width: a factor on all numbers of filters; the layer then has round(128·width) units.
+        width: a factor on all numbers of filters.
+        units: H, the filters of the last convolution; 0 for round(128·width).
         dropout: the drop probability after the poolings.
         second_dropout: dropout after the second pooling too. The table omits it, probably by mistake: the network's
             origin (temporal ensembling) and the released code have it.
@@ -126,6 +128,7 @@ def conv_large(
     channels, _, _ = image_shape("conv-large", shape, least=12)
     checks.choice("norm", norm, get_args(Norm))
     n128, n256, n512 = (max(1, round(filters * width)) for filters in (128, 256, 512))
+    units = checks.count("units", units, least=0) or n128
     model = nn.Sequential(
         GaussianNoise(sigma),
         *_conv_large_block(channels, n128, norm, momentum),
@@ -140,11 +143,11 @@ def conv_large(
         Dropout(dropout if second_dropout else 0.0),
         *_conv_large_block(n256, n512, norm, momentum, padding=0),
         *_conv_large_block(n512, n256, norm, momentum, kernel=1, padding=0),
-        *_conv_large_block(n256, n128, norm, momentum, kernel=1, padding=0),
+        *_conv_large_block(n256, units, norm, momentum, kernel=1, padding=0),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         layer or AdversarialDropout(p=0.0, delta=0.05),
-        nn.Linear(n128, classes, bias=not top_bn),
+        nn.Linear(units, classes, bias=not top_bn),
         *([nn.BatchNorm1d(classes, momentum=1.0 - momentum)] if top_bn else []),
     )
     return he_initialized(model, slope=0.1)

@@ -29,9 +29,10 @@ OPTIONAL = (
     ("data", "size"),
     ("data", "color"),
     ("network", "earlier"),
+    ("network", "units"),
     ("training", "earlier"),
 )
-"""Keys that records of the first version do not have. Without a value they do not change the fingerprint."""
+"""Keys that older records do not have. Without a value they do not change the fingerprint."""
 Settings = Annotated[dict[str, Any], AfterValidator(expanded)]
 """Nested values, as in a ``--config`` file: ``vat`` is short for ``objective.terms.vat``."""
 

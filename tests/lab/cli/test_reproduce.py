@@ -57,7 +57,7 @@ def test_the_list_names_everything_that_can_be_asked_for(capsys):
     assert main(["reproduce"]) == 0
     lines = {line.split(":")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert {"table1", "table2", "table-d1", "table-d2", "ladder", "figure2", "theory"} <= set(lines)
-    assert lines["table1"].endswith("random-flips; columns 1000, all; protocols paper, short, long")
+    assert lines["table1"].endswith("no-flips; columns 1000, all; protocols paper, short, long")
 
 
 def test_runs_on_data_with_an_absolute_path_are_in_the_folder_of_the_runs(suite, tmp_path):

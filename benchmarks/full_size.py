@@ -19,6 +19,7 @@ import torch
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.config.terms import Setup
 from advdrop.lab.engine.devices import resolve_auto, set_memory_format
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.report.text_table import table as text_table
@@ -46,7 +47,7 @@ def cost(config: RunConfig, shape: tuple[int, ...], examples: int, updates: int)
     """The arithmetic of an update, counted at the first one, and the median time of a few more."""
     config = resolve_auto(config)
     network = set_memory_format(network_of(config, shape, 10), config.engine.memory_format)
-    step = Step(network, objective_of(config, examples, 10))
+    step = Step(network, objective_of(config, Setup(network, 10, examples, shape, True, lambda x: x)))
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
 
     def update() -> float:

@@ -200,8 +200,9 @@ def training_of(
         companion = Companion(network, data.train, split, preprocess, config.seed)
     trust = Factor(1.0 if companion is None else 0.0)
     stored = data.train.x.dtype == torch.uint8
-    setup = Setup(main_network(network), data.shape, stored, preprocess.to(fabric.device))
-    objective = objective_of(config, len(data.train), len(data.classes), trust, setup)
+    to_input = preprocess.to(fabric.device)
+    setup = Setup(main_network(network), len(data.classes), len(data.train), data.shape, stored, to_input)
+    objective = objective_of(config, setup, trust)
     if any(isinstance(term, DenoisingCost) for _, term in objective.parts):
         ladder_in(setup.network)  # an error about another network before anything is written
     uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)

@@ -21,7 +21,7 @@ import torch
 
 from advdrop import FirstOrder, PiModel, RandomFlips, Step, VAdD, kl
 from advdrop.lab.engine import RunDirectory
-from advdrop.lab.engine.run import trained
+from advdrop.lab.engine.finished import trained
 from advdrop.lab.report.text_table import table as text_table
 from advdrop.objectives.base import Objective
 from measure import progress, record

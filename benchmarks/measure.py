@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import re
@@ -121,6 +122,13 @@ def record(path: Path, rows: list[dict[str, Any]], command: str, quiet: bool = F
         file.write(text.encode())
     if not quiet:
         print(f"wrote {path}")
+
+
+def parser_of(about: str) -> argparse.ArgumentParser:
+    """A parser of the options of a benchmark, with the file of its record."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    return parser
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

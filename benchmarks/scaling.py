@@ -8,7 +8,6 @@ second are compared. The ways take turns.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from advdrop.lab.engine.rundir import RunDirectory
-from measure import progress, record
+from measure import parser_of, progress, record
 
 WAYS = {
     "one run, one thread": (1, 1, 1),
@@ -88,8 +87,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = parser_of(__doc__)
     parser.add_argument("--updates", type=int, default=40, help="of each run (40)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds to take the median of (3)")
     arguments = parser.parse_args()

@@ -5,9 +5,7 @@ python benchmarks/search.py [--json FILE] [--repeats 41]
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ import torch
 from advdrop import flip_mask
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.masks import sample_mask
-from measure import record, summary, taking_turns
+from measure import parser_of, record, summary, taking_turns
 from naive import naive_search
 
 SIZES = [(128, 128), (32, 2048), (128, 2048), (512, 2048), (128, 16_384), (128, 65_536), (512, 65_536)]
@@ -64,8 +62,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = parser_of(__doc__)
     parser.add_argument("--repeats", type=int, default=41, help="rounds to take the median of (41; a quarter if large)")
     arguments = parser.parse_args()
     keep_freed_memory()

@@ -9,11 +9,9 @@ The floor of a step is its arithmetic (torch's count) at the speed of one large 
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -23,7 +21,17 @@ from advdrop import VAT, AdversarialDropout, CrossEntropy, PiModel, Ramp, Step, 
 from advdrop.lab.engine.malloc import keep_freed_memory
 from advdrop.lab.models import conv_large, mnist_cnn
 from advdrop.objectives import Objective
-from measure import PEAK_SIZE, flops, gflops_per_second, matrix_product, peak_memory, record, summary, taking_turns
+from measure import (
+    PEAK_SIZE,
+    flops,
+    gflops_per_second,
+    matrix_product,
+    parser_of,
+    peak_memory,
+    record,
+    summary,
+    taking_turns,
+)
 from naive import naive_step, naive_vadd_step, plain_by_hand, plain_torch, vadd_by_hand
 
 METHODS: dict[str, Objective] = {
@@ -223,8 +231,7 @@ def whole_table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = parser_of(__doc__)
     parser.add_argument("--repeats", type=int, default=21, help="rounds to take the median of (21; fewer if slow)")
     parser.add_argument("--cases", nargs="+", choices=list(map(str, CASES)), default=list(map(str, CASES)))
     parser.add_argument("--memory", action="store_true", help="also measure the memory, in processes of their own")

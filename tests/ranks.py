@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from advdrop.lab.engine import train, training
+from advdrop.lab.engine import loop, train
 from advdrop.lab.engine.training import PartialLoss
 from runs import rings, tiny
 
@@ -36,7 +36,7 @@ def watch(stop: int, die: int) -> None:
 def rank(folder: str, method: str, *words: str) -> None:
     """Train, as one of as many processes as the environment says."""
     torch.set_num_threads(1)
-    training.AGREE_EVERY = 1
+    loop.AGREE_EVERY = 1
     watch(*(int(next((word.removeprefix(at) for word in words if word.startswith(at)), -1)) for at in (STOP, DIE)))
     settings = [word for word in words if "=" in word and not word.startswith((STOP, DIE))]
     try:

@@ -164,10 +164,15 @@ def function(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a function such as advdrop.kl, got {value!r}")
 
 
+def is_tensor(name: str, value: object) -> None:
+    """Raise an error that names the argument unless it is a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+
+
 def floating(name: str, tensor: Tensor) -> Tensor:
     """Return ``tensor`` if it has floats and at least one example, or raise an error."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    is_tensor(name, tensor)
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {tensor.dtype}; convert it, e.g. {name}.float()")
     if tensor.dim() == 0 or tensor.shape[0] == 0:
@@ -239,9 +244,8 @@ def binary(name: str, tensor: Tensor) -> None:
 
 
 def label_count(y: Tensor) -> int:
-    """Return the number of examples that have labels, or raise an error if they are no tensor of at least one row."""
-    if not isinstance(y, Tensor):
-        raise TypeError(f"labels must be a tensor, got {type(y).__name__}")
+    """Return the number of examples that have labels, or raise an error if the labels are not a tensor with rows."""
+    is_tensor("labels", y)
     if y.dim() == 0:
         raise ValueError(f"labels must be (B,) or (B, ...), got the single value {y!r}")
     return len(y)
@@ -256,8 +260,7 @@ def integers(y: Tensor) -> Tensor:
 
 def label_vector(y: Tensor) -> Tensor:
     """Return ``y`` if it is a vector of integers, or raise an error."""
-    if not isinstance(y, Tensor):
-        raise TypeError(f"labels must be a tensor, got {type(y).__name__}")
+    is_tensor("labels", y)
     if integers(y).dim() != 1:
         raise ValueError(f"labels must be a vector (B,), got shape {tuple(y.shape)}; one-hot rows need y.argmax(1)")
     return y

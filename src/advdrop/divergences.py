@@ -150,7 +150,7 @@ def over_places(
             f"{tuple(where.shape)}; the output is (B, C, *D), {tuple(logits.shape)}"
         )
     where = where != 0
-    # Zeros in the other places: nothing of them, be it NaN, gets into a value or a gradient.
+    # Zeros in the other places: nothing of them, not even NaN, gets into a value or a gradient.
     logits = torch.where(where.unsqueeze(1), logits, 0.0)
     target = torch.where(where.unsqueeze(1) if target.is_floating_point() else where, target, 0)
     counted = where.reshape(len(where), -1)

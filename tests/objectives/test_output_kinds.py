@@ -381,7 +381,7 @@ def test_the_mask_can_be_a_name_a_position_a_function_or_nothing():
         )
     assert run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask=None).loss != expected
     with pytest.raises(
-        ValueError, match=r"mask='real' is no tensor among the inputs \['input_ids', 'attention_mask'\]"
+        ValueError, match=r"mask='real' is not a tensor among the inputs \['input_ids', 'attention_mask'\]"
     ):
         run(tagger, CrossEntropy(), {"x": inputs, "y": y}, classes=-1, mask="real")
     with pytest.raises(ValueError, match=r"mask of the places, \(4, 4\), does not fit.*\(4, 3, 5\).*mask=None"):
@@ -405,7 +405,7 @@ def test_the_mask_can_be_a_function_of_one_tensor():
     padded = run(network, objective, {"x": tokens, "y": y}, classes=-1, mask=lambda x: x != 0)
     torch.testing.assert_close(padded.loss, short.loss)
     for mask in ("real", 1):
-        with pytest.raises(ValueError, match=rf"mask={mask!r} is no tensor among the inputs Tensor; use.*mask=None"):
+        with pytest.raises(ValueError, match=rf"mask={mask!r} is not a tensor among the inputs Tensor; use.*mask=None"):
             run(network, objective, {"x": tokens, "y": y}, classes=-1, mask=mask)
 
 

@@ -20,7 +20,7 @@ from advdrop.analysis.faults import Fault, fault, measure
 from advdrop.analysis.layers import Chosen, inserted, layers_of
 from advdrop.analysis.ranking import LayerAudit, Ranking
 from advdrop.analysis.sample import Batches, Data, batches_of, rows_of, sampled
-from advdrop.analysis.worst import Found, Upper, affine_above, random_hits, worst_by_rank, worst_by_search
+from advdrop.analysis.worst import Fewest, Upper, affine_above, random_hits, worst_by_rank, worst_by_search
 from advdrop.eval_mode import eval_mode
 from advdrop.insertion import adversarial_layers
 from advdrop.masks import AdversarialDropout
@@ -255,7 +255,8 @@ def _audit(
     """Audit one layer of a network that is in evaluation mode and has no parameters that require gradients."""
     generator = torch.Generator().manual_seed(seed)
     exact = affine_above(model, layer)
-    found, units, random = Found(), 0, [0.0] * len(budgets)
+    found: list[Fewest] = []
+    units, random = 0, [0.0] * len(budgets)
     for x, y in batches:
         with unnoticed(device_of(model)):
             upper = Upper(model, layer, x, y)
@@ -265,25 +266,25 @@ def _audit(
             found += worst_by_rank(upper, most) if exact else worst_by_search(upper, most, singles)
             for place, budget in enumerate(budgets):
                 random[place] += random_hits(upper, min(budget, units), draws, generator)
-        progress(len(found.fewest))
-    if not found.fewest:
+        progress(len(found))
+    if not found:
         raise ValueError(NO_EXAMPLES)
-    examples = len(found.fewest)
-    right = sum(few != 0 for few in found.fewest)
-    counts = Counter(unit for lost in found.lost for unit in lost)
+    examples = len(found)
+    right = sum(each.count != 0 for each in found)
+    counts = Counter(unit for each in found for unit in each.units)
     return Audit(
         name=name,
         units=units,
         examples=examples,
         budgets=list(budgets),
-        worst=[100 * sum(few is None or few > k for few in found.fewest) / examples for k in budgets],
-        certain=[100 * sum(least > k for least in found.at_least) / examples for k in budgets],
+        worst=[100 * sum(each.count is None or each.count > k for each in found) / examples for k in budgets],
+        certain=[100 * sum(each.at_least > k for each in found) / examples for k in budgets],
         random=[100 * hits / examples for hits in random],
         exact=exact,
-        fewest=found.fewest,
-        at_least=found.at_least,
+        fewest=[each.count for each in found],
+        at_least=[each.at_least for each in found],
         critical_units=[(unit, 100 * count / right) for unit, count in counts.most_common(MOST_CRITICAL)],
-        fragile_examples=[(i, lost[0]) for i, lost in enumerate(found.lost) if len(lost) == 1],
+        fragile_examples=[(i, each.units[0]) for i, each in enumerate(found) if each.count == 1],
     )
 
 

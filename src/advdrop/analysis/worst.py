@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -29,19 +29,19 @@ AFFINE_MODULES = (
 """Modules that are affine in evaluation mode."""
 
 
-@dataclass
-class Found:
-    """For each example: the fewest lost units that were found, those units, and how many are certainly needed."""
+@dataclass(frozen=True)
+class Fewest:
+    """The fewest lost units that were found to change the prediction of an example.
 
-    fewest: list[int | None] = field(default_factory=list)
-    lost: list[list[int]] = field(default_factory=list)
-    at_least: list[int] = field(default_factory=list)
+    Args:
+        count: how many; 0 if the prediction is wrong already, None if none were found.
+        units: these units.
+        at_least: how many are certainly needed; 0 if the prediction is wrong already.
+    """
 
-    def __iadd__(self, other: Found) -> Found:
-        self.fewest += other.fewest
-        self.lost += other.lost
-        self.at_least += other.at_least
-        return self
+    count: int | None
+    units: list[int]
+    at_least: int
 
 
 class Upper:
@@ -106,7 +106,7 @@ class Upper:
         return is_right(self.logits(masks), self.y)
 
 
-def worst_by_rank(upper: Upper, most: int) -> Found:
+def worst_by_rank(upper: Upper, most: int) -> list[Fewest]:
     """Find the fewest lost units exactly, for an affine network.
 
     The lead over a class is the logit of the right class minus the logit of that class. Each unit adds a share to it.
@@ -133,17 +133,14 @@ def worst_by_rank(upper: Upper, most: int) -> Found:
     beaten[rows, y] = False
     needed = torch.where(beaten.any(2), beaten.int().argmax(2) + 1, upper.units + 1)
     counts, rivals = needed.min(1)
-    found, right = Found(), (logits.argmax(1) == y).tolist()
-    for i, (count, rival) in enumerate(zip(counts.tolist(), rivals.tolist(), strict=True)):
-        few = count if right[i] else 0
-        reached = few <= most
-        found.fewest.append(few if reached else None)
-        found.lost.append(order[i, rival, :few].tolist() if reached else [])
-        found.at_least.append(few)
-    return found
+    counts = torch.where(logits.argmax(1) == y, counts, 0)
+    return [
+        Fewest(few, order[i, rival, :few].tolist(), few) if few <= most else Fewest(None, [], few)
+        for i, (few, rival) in enumerate(zip(counts.tolist(), rivals.tolist(), strict=True))
+    ]
 
 
-def worst_by_search(upper: Upper, most: int, singles: bool) -> Found:
+def worst_by_search(upper: Upper, most: int, singles: bool) -> list[Fewest]:
     """Find bounds for any network: lose the units that add most to the lead over the best other class."""
     masks = upper.ones()
     right = upper.right(masks)
@@ -156,13 +153,12 @@ def worst_by_search(upper: Upper, most: int, singles: bool) -> Found:
     masks = _pruned(upper, masks, right & ~standing)
     tried = singles and most > 0
     single = _single_units(upper, right) if tried else [None] * len(right)
-    found = Found()
+    found = []
     for mask, unit, was_right, stands in zip(masks, single, right.tolist(), standing.tolist(), strict=True):
         changed = was_right and (unit is not None or not stands)
         units = [] if not changed else [unit] if unit is not None else (mask == 0).nonzero()[:, 0].tolist()
-        found.fewest.append(len(units) if changed else None if was_right else 0)
-        found.lost.append(units)
-        found.at_least.append(0 if not was_right else 2 if tried and unit is None else 1)
+        certain = 2 if tried and unit is None else 1
+        found.append(Fewest(len(units) if changed else None, units, certain) if was_right else Fewest(0, [], 0))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Literal
 
 Precision = Literal["auto", "32", "bf16", "fp16"]
@@ -23,6 +24,7 @@ DATASETS = ("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "svhn-subset"
 """The data sets that have a name."""
 MOST_SEEDS = 1000
 """No command runs more seeds than this. A larger number is a typing mistake."""
-STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-"""Ctrl-C, kill, a terminal that closes, and what batch systems can send before the end of a job. Not all systems have
-all of them."""
+_STOP = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+STOP_SIGNALS: list[signal.Signals] = [getattr(signal, name) for name in _STOP if hasattr(signal, name)]
+"""Ctrl-C, kill, a terminal that closes, and what batch systems can send before the end of a job, if the system has
+them."""

@@ -77,7 +77,7 @@ def cache_folder() -> Path:
 
 
 def read_small(path: Path, most: int) -> bytes:
-    """Read a file of which a person or this program wrote every byte; a ValueError names one that is no such file."""
+    """Read a file of at most ``most`` bytes. A ValueError names one that is larger, or that is not a file."""
     if path.exists() and not path.is_file():  # to open a pipe would wait forever
         raise ValueError(f"{path} is not a file")
     with path.open("rb") as file:

@@ -5,7 +5,6 @@ A search does not depend on a network: its problem is D as a function of the mas
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from advdrop import checks
 from advdrop.choices import Order, Ties
 from advdrop.masks.flip import flip_sampled
 from advdrop.masks.jacobian import MaskDivergence, Masks, mask_jacobian
+from advdrop.masks.zero_jacobian import ZeroWatch
 
 SearchBudget = int | tuple[int, ...]
 """The number of flips allowed: one int for all layers together, or one int for each layer."""
@@ -117,7 +117,7 @@ class FirstOrder(Search):
 
     order: Order = "largest"
     ties: Ties = "exact"
-    _watch: _ZeroWatch = field(default_factory=lambda: _ZeroWatch(), init=False, repr=False)
+    _watch: ZeroWatch = field(default_factory=ZeroWatch, init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.choice("order", self.order, ("largest", "smallest"))
@@ -126,7 +126,7 @@ class FirstOrder(Search):
     def __call__(self, problem: MaskProblem) -> Masks:
         """Search with one forward and one backward pass of the network above the layer."""
         jacobian = problem.jacobian()
-        self._watch(problem, jacobian)
+        self._watch(jacobian, problem.agrees)
         return problem.flip(jacobian, order=self.order, ties=self.ties)
 
 
@@ -141,7 +141,7 @@ class Iterated(Search):
     """
 
     steps: int = 4
-    _watch: _ZeroWatch = field(default_factory=lambda: _ZeroWatch(), init=False, repr=False)
+    _watch: ZeroWatch = field(default_factory=ZeroWatch, init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.count("steps", self.steps)
@@ -149,7 +149,7 @@ class Iterated(Search):
     def __call__(self, problem: MaskProblem) -> Masks:
         """Search with n forward and backward passes, and two more forward passes, of the network above the layer."""
         jacobian = problem.jacobian()
-        self._watch(problem, jacobian)
+        self._watch(jacobian, problem.agrees)
         one_shot, masks = problem.flip(jacobian), problem.sampled
         parts = _parts(problem.budget, self.steps)
         if len(parts) < 2:
@@ -276,38 +276,3 @@ def _within_budget(problem: MaskProblem, flipped: Tensor) -> bool:
         return int(flipped.sum()) <= problem.budget
     sizes = [mask[0].numel() for mask in problem.sampled]
     return all(int(f.sum()) <= k for f, k in zip(flipped.split(sizes), problem.budget, strict=True))
-
-
-class _ZeroWatch:
-    """Warn once about a Jacobian of zeros: look at the first ten searches, then at every hundredth."""
-
-    def __init__(self) -> None:
-        self.searches, self.warned = 0, False
-
-    def __call__(self, problem: MaskProblem, jacobian: Masks) -> None:
-        self.searches += 1
-        looks = self.searches <= 10 or self.searches % 100 == 0
-        if not self.warned and looks and all(checks.due("zero jacobian", slope) for slope in jacobian):
-            self.warned = _warn_if_zero(problem, jacobian)
-
-
-def _warn_if_zero(problem: MaskProblem, jacobian: Masks) -> bool:
-    """Warn and return True if the Jacobian of every unit of every example is zero up to rounding."""
-    if not all(rounding(slope) for slope in jacobian):
-        return False
-    if problem.agrees is not None and not problem.agrees():  # only small: the network has small weights
-        return False
-    warnings.warn(
-        "the mask search found an all-zero Jacobian: the clean and the perturbed pass agree at ε0 = 1, where the "
-        "divergence has its minimum, so the flips are arbitrary. This happens if the layer's p is 0, or the model is "
-        "in evaluation mode, and nothing else differs between the two passes. Use noise='independent' with dropout, "
-        "noise or augmentation below the layer, give the layer p > 0, or use search=Probe(). It also happens if all "
-        "predictions are certain, as on very easy data; then nothing is wrong.",
-        stacklevel=2,
-    )
-    return True
-
-
-def rounding(slope: Tensor) -> bool:
-    """Return True if a slope of D is not larger than the rounding errors of a softmax, which is float32 at least."""
-    return bool(slope.abs().amax() <= 2 * torch.finfo(torch.promote_types(slope.dtype, torch.float32)).eps)

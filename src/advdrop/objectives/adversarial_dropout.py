@@ -18,7 +18,8 @@ from advdrop.choices import BudgetOf, Noise
 from advdrop.divergences import Divergence, Given, bernoulli_kl, cross_entropy, kl, mse
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.budget import shared_budget, warn_no_flip
-from advdrop.masks.search import SearchBudget, rounding
+from advdrop.masks.search import SearchBudget
+from advdrop.masks.zero_jacobian import rounding
 from advdrop.objectives.base import Term
 from advdrop.objectives.ema import EMA
 from advdrop.objectives.targets import Target, Teacher, clean_output, confidence, labels

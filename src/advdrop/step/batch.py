@@ -73,8 +73,7 @@ class Batch:
         elif self.more_views:
             raise ValueError("more_views needs a second_view before them")
         if self.index is not None:
-            if not isinstance(self.index, Tensor):
-                raise TypeError(f"index must be a tensor, got {type(self.index).__name__}")
+            checks.is_tensor("index", self.index)
             rows = self.count("unlabeled")
             dtype = self.index.dtype
             integers = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)

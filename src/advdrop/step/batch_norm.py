@@ -75,7 +75,7 @@ class Switch:
             if type(layer).forward not in _FORWARD:
                 layer.track_running_stats = allowed
                 continue
-            # With a momentum of 0, torch's norms make the same calls as ever. Without tracking they would not: an
+            # With a momentum of 0, torch's norms make the same calls as before. Without tracking they would not: an
             # activation checkpoint that runs them again in the backward pass would find other tensors.
             if allowed:
                 layer.momentum, layer._buffers["num_batches_tracked"] = self._before.pop(layer)

@@ -101,7 +101,7 @@ class Outputs:
             return None
         shown = list(inputs) if hasattr(inputs, "keys") else type(inputs).__name__
         raise ValueError(
-            f"mask={self.mask!r} is no tensor among the inputs {shown}; use Step(..., mask=None) if all count"
+            f"mask={self.mask!r} is not a tensor among the inputs {shown}; use Step(..., mask=None) if all count"
         )
 
 

@@ -276,11 +276,7 @@ class Passes:
         """
         if noise == "independent":
             return self._sampled(x, "input", begun=False).logits
-        clean = self.clean(rows)
-        given = GivenMasks(clean.layers, clean.scale(clean.masks))
-        output = self.network.repeat(x, given, clean.lower, update="input" in self._updating)
-        given.finish()
-        return self.outputs.find(output)
+        return self._repeated(x, self.clean(rows))
 
     def perturbed_at(self, name: str, change: Change, rows: Rows, noise: Noise) -> Tensor:
         """Return the logits of a whole pass in which h, the output of a module, is replaced by h + r.
@@ -298,10 +294,14 @@ class Passes:
         with Perturbation(self.network.model, name, change):
             if clean is None:
                 return self.outputs.find(self.network.full(inputs, SampledMasks(self.generator), update=update))
-            given = GivenMasks(clean.layers, clean.scale(clean.masks))
-            output = self.network.repeat(inputs, given, clean.lower, update=update)
-            given.finish()
-            return self.outputs.find(output)
+            return self._repeated(inputs, clean)
+
+    def _repeated(self, inputs: Inputs, clean: Pass) -> Tensor:
+        """Return the logits of a whole pass on other inputs, with the noise and the masks of the clean pass."""
+        given = GivenMasks(clean.layers, clean.scale(clean.masks))
+        output = self.network.repeat(inputs, given, clean.lower, update="input" in self._updating)
+        given.finish()
+        return self.outputs.find(output)
 
     def token_mask(self, rows: Rows, h: Tensor) -> Tensor | None:
         """Return which tokens of ``(B, T, ...)`` are no padding, ``(B, T)``; None if no mask of this shape is known."""

@@ -15,7 +15,7 @@ from advdrop.lab.cli.main import main
 from advdrop.lab.data import load
 from advdrop.lab.data.batches import split_labels
 from advdrop.lab.engine import RunDirectory, train
-from advdrop.lab.engine.run import evaluate_run
+from advdrop.lab.engine.finished import evaluate_run
 from advdrop.lab.engine.rundir import RunError
 from advdrop.lab.report.answer import read_answer
 from runs import rings, tiny

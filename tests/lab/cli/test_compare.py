@@ -7,8 +7,8 @@ from advdrop.lab.cli import compare
 from advdrop.lab.cli.main import main
 from advdrop.lab.engine import RunDirectory
 from advdrop.lab.engine.jobs import Jobs
+from advdrop.lab.engine.loop import DivergedError
 from advdrop.lab.engine.signals import StoppedError
-from advdrop.lab.engine.training import DivergedError
 
 TINY = [
     "--dataset", "digits", "--labels", "20", "--set", "network.name=mlp", "--set", "network.hidden=[16,8]",

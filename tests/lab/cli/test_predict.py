@@ -135,9 +135,7 @@ def test_csv_and_json_have_a_row_for_each_file(photos, image_run, capsys):
 def test_another_ending_is_refused_before_anything_is_read(out, photos, capsys):
     (photos.parent / "folder.csv").mkdir()
     code, _, err = says(capsys, "predict", "no run", "photos", "--out", out)
-    said = (
-        "was not written by advdrop and is left as it is" if out.endswith("csv") else "has not the ending .csv or .json"
-    )
+    said = "was not written by advdrop and is left as it is" if out.endswith("csv") else "does not end in .csv or .json"
     assert (code, err) == (2, f"advdrop: {out} {said}; choose another --out\n")
 
 

@@ -51,7 +51,7 @@ def test_a_page_of_somebody_else_is_kept(name, words, capsys):
 def test_a_figure_of_somebody_else_is_kept(words, name, capsys):
     Path(name).write_text("<svg>mine</svg>")
     assert main(words) == 2
-    said = "was not written by advdrop and is left as it is" if name.endswith(".svg") else "has not the ending .svg"
+    said = "was not written by advdrop and is left as it is" if name.endswith(".svg") else "does not end in .svg"
     assert f"advdrop: {name} {said}" in capsys.readouterr().err
     assert Path(name).read_text() == "<svg>mine</svg>"
 

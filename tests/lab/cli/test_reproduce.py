@@ -280,7 +280,7 @@ def test_the_report_takes_records_and_run_directories_and_every_format(suite, ca
         (["nowhere"], "nowhere does not exist"),
         (["."], "there is no record, no measurement and no finished run in ."),
         (["results"], "there are records of the suite 'small', which is unknown; name its YAML file as well"),
-        (["results", "-o", "a.pdf"], "a.pdf has not the ending .html or .md"),
+        (["results", "-o", "a.pdf"], "a.pdf does not end in .html or .md"),
     ],
 )
 def test_a_report_of_nothing_is_one_line(suite, capsys, typed, message):

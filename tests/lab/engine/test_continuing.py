@@ -144,7 +144,7 @@ def test_a_run_cannot_be_made_shorter(tmp_path, updates):
     assert files(tmp_path / "run") == old
 
 
-@pytest.mark.parametrize("step", ["_exchange", "save_checkpoint", "copy2"])
+@pytest.mark.parametrize("step", ["exchange", "save_checkpoint", "copy2"])
 def test_an_extension_that_fails_leaves_the_run_as_it_was(tmp_path, monkeypatch, step):
     done(tmp_path / "run")
     old = files(tmp_path / "run")
@@ -152,7 +152,7 @@ def test_an_extension_that_fails_leaves_the_run_as_it_was(tmp_path, monkeypatch,
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    place = {"_exchange": rundir, "save_checkpoint": RunDirectory, "copy2": rundir.shutil}[step]
+    place = {"exchange": rundir, "save_checkpoint": RunDirectory, "copy2": rundir.shutil}[step]
     monkeypatch.setattr(place, step, full)
     with pytest.raises(RunError, match="No space left on device"):
         extend(tmp_path / "run", 20)

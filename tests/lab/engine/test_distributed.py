@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from advdrop.lab.engine import RunDirectory, train
-from advdrop.lab.engine.run import _of_another_process
+from advdrop.lab.engine.failures import of_another_process
 from processes import started
 from ranks import torchrun_rank
 from runs import rings, tiny
@@ -135,7 +135,7 @@ def test_a_killed_rank_ends_the_other_one_with_a_line_that_says_how_to_continue(
     ],
 )
 def test_the_long_texts_of_gloo_become_one_reason(reason, said):
-    assert said in _of_another_process(RuntimeError(reason))
+    assert said in of_another_process(RuntimeError(reason))
 
 
 PROCESS = """

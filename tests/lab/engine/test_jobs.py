@@ -19,11 +19,11 @@ from advdrop.lab.data import load
 from advdrop.lab.engine import RunDirectory, jobs, progress
 from advdrop.lab.engine.cluster import side_by_side
 from advdrop.lab.engine.jobs import Cell, Jobs, jobs_of, run_cells
+from advdrop.lab.engine.loop import DivergedError
 from advdrop.lab.engine.progress import Overview, makespan
 from advdrop.lab.engine.run import train
 from advdrop.lab.engine.rundir import BusyError
 from advdrop.lab.engine.signals import StoppedError
-from advdrop.lab.engine.training import DivergedError
 from processes import MortalCell
 from runs import rings, tiny
 

@@ -14,11 +14,12 @@ from advdrop.lab.data.batches import Augment, Batches, LabelSplit
 from advdrop.lab.engine import RunDirectory, train
 from advdrop.lab.engine import run as engine_run
 from advdrop.lab.engine.evaluate import error_percent
+from advdrop.lab.engine.loop import DivergedError
 from advdrop.lab.engine.model import load
 from advdrop.lab.engine.run import preprocess_of, split_of
 from advdrop.lab.engine.rundir import RunError
 from advdrop.lab.engine.signals import StoppedError
-from advdrop.lab.engine.training import DivergedError, PartialLoss, Training
+from advdrop.lab.engine.training import PartialLoss, Training
 from advdrop.randomness import derived_seed
 from runs import rings, tiny
 
@@ -397,22 +398,14 @@ def test_tensorboard_is_written_when_asked(tmp_path):
     assert list((tmp_path / "r" / "tensorboard").glob("events*"))
 
 
-def test_two_processes_cannot_train_one_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", ["resume", "force"])
+def test_a_run_that_is_being_trained_is_neither_resumed_nor_replaced(tmp_path, monkeypatch, way):
     with monkeypatch.context() as patch:
         killed_at(patch, 2)
         with pytest.raises(StopAtError):
             run(tmp_path / "r")
     with RunDirectory(tmp_path / "r").locked(), pytest.raises(RunError, match="another process"):
-        run(tmp_path / "r", resume=True)
-
-
-def test_a_run_that_is_being_trained_is_not_taken_away_by_force(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        killed_at(patch, 2)
-        with pytest.raises(StopAtError):
-            run(tmp_path / "r")
-    with RunDirectory(tmp_path / "r").locked(), pytest.raises(RunError, match="another process"):
-        run(tmp_path / "r", force=True)
+        run(tmp_path / "r", **{way: True})
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
     assert RunDirectory(tmp_path / "r").load_checkpoint()["update"] == 2
 

@@ -204,7 +204,7 @@ def killed_after(path, steps):
 @pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "set aside"])
 def test_a_kill_at_any_step_leaves_the_old_run_or_the_new_one(at_once, tmp_path, monkeypatch):
     if not at_once:
-        monkeypatch.setattr(rundir.sys, "platform", "other")
+        monkeypatch.setattr(sys, "platform", "other")
     path, step, found = tmp_path / "r", 0, set()
     finished(path)
     while killed_after(path, step := step + 1):

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 
+from advdrop.lab.choices import STOP_SIGNALS
 from advdrop.lab.engine import signals
 from advdrop.lab.engine.progress import Progress
-from advdrop.lab.engine.signals import SIGNALS, StoppedError, stop_signals
+from advdrop.lab.engine.signals import StoppedError, stop_signals
 
 
 def quiet(text):
@@ -20,15 +21,15 @@ def clock(monkeypatch):
     return now
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_first_signal_is_noted_and_told(number):
-    before, file = [signal.getsignal(each) for each in SIGNALS], io.StringIO()
+    before, file = [signal.getsignal(each) for each in STOP_SIGNALS], io.StringIO()
     with stop_signals(Progress(updates=10, done=0, name="pi", file=file).say) as received:
         assert not received()
         signal.raise_signal(number)
         assert received()
     assert file.getvalue() == "finishing this update, then saving; a second signal stops at once\n"
-    assert [signal.getsignal(each) for each in SIGNALS] == before
+    assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
 
 
 def test_a_second_signal_is_obeyed_at_once(clock):

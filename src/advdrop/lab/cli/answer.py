@@ -21,10 +21,10 @@ from advdrop.lab.config.terms import Terms
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import DataSet
 from advdrop.lab.engine.evaluate import outputs
+from advdrop.lab.engine.finished import load_data, refuse_other_data
 from advdrop.lab.engine.jobs import Cell
 from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import load_data, refuse_other_data
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.files import write_text
 from advdrop.lab.records.record import record_of

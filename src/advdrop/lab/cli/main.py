@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Open standard streams that were closed (``2>&-``), and let a letter that is not in their encoding end nothing.
+    """Open standard streams that were closed (``2>&-``), and print letters that are not in their encoding as escapes.
 
     Where a stream was closed, the next file that is opened takes its number, and gets what libraries print.
     """
@@ -137,9 +137,8 @@ def _open_streams() -> None:
 @contextmanager
 def _obeyed_signals() -> Iterator[None]:
     """Let signals that end a process do what Ctrl-C does, so that nothing is left behind. A training saves first."""
-    numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
     main = threading.current_thread() is threading.main_thread()
-    obeyed = [number for number in numbers if main and signal.getsignal(number) is signal.SIG_DFL]
+    obeyed = [number for number in STOP_SIGNALS if main and signal.getsignal(number) is signal.SIG_DFL]
     try:
         for number in obeyed:
             signal.signal(number, signal.default_int_handler)

@@ -7,7 +7,6 @@ import glob
 import io
 import json
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from advdrop.lab.data.pictures import SUFFIXES
 from advdrop.lab.engine.evaluate import BATCH
 from advdrop.lab.engine.model import Model, load
 from advdrop.lab.files import write_text
-from advdrop.lab.report.text_table import line
+from advdrop.lab.report.text_table import is_formula, line
 
 LISTED = 20
 """How many of the files that cannot be read are listed."""
@@ -176,8 +175,7 @@ def as_csv(done: Sequence[Prediction]) -> str:
 
 
 def _harmless(text: str, prefix: str) -> str:
-    formula = text.startswith(tuple("=+-@\t\r")) and not re.fullmatch(r"[+-]?\d+(\.\d+)?", text)
-    return prefix + text if formula else text
+    return prefix + text if is_formula(text) else text
 
 
 def as_json(done: Sequence[Prediction]) -> str:

@@ -29,7 +29,7 @@ SIGNS = {
 def refuse_foreign(path: Path, *endings: str, signs: Mapping[str, str] = SIGNS) -> None:
     """Raise an error if a file to write has none of the endings, or exists and was not written by this program."""
     if path.suffix not in endings:
-        raise ValueError(f"{path} has not the ending {' or '.join(endings)}; choose another --out")
+        raise ValueError(f"{path} does not end in {' or '.join(endings)}; choose another --out")
     if path.exists() and not (path.is_file() and signs[path.suffix].encode() in path.read_bytes()):
         raise ValueError(f"{path} was not written by advdrop and is left as it is; choose another --out")
 

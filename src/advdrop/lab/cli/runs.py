@@ -19,8 +19,8 @@ from advdrop.analysis.sample import Batches, balanced
 from advdrop.lab.cli.options import Audit, Evaluate, Explain, Show
 from advdrop.lab.cli.report import refuse_foreign, write_page
 from advdrop.lab.engine.companion import main_network
+from advdrop.lab.engine.finished import evaluate_run, trained
 from advdrop.lab.engine.progress import duration
-from advdrop.lab.engine.run import evaluate_run, trained
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.report import audited, explanation
 from advdrop.lab.report.charts import standalone
@@ -191,7 +191,7 @@ def rank_layers(found: Sequence[Ranking], options: Audit) -> int:
         out = options.out if len(found) == 1 else options.out.with_stem(stem)
         print(f"{ranking.name}\n\n{table(*audited.ranking_table(ranking))}\n")
         if options.faults:
-            print(f"with so many faults at random:\n\n{table(*audited.fault_table(ranking))}\n")
+            print(f"with this number of random faults:\n\n{table(*audited.fault_table(ranking))}\n")
         print(audited.RANKED)
         drawn = audited.ranking_figure(ranking)
         write_page(out, standalone(drawn))

@@ -148,7 +148,7 @@ def how_to_read(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset_of(values: Mapping[str, Any], options: Recipe | Reproduce) -> DataSet:
-    """Load the data set, and say what there is to say about it. A dry run downloads nothing."""
+    """Load the data set and print the notes about it. A dry run downloads nothing."""
     data = load(
         values["dataset"],
         values["data_dir"],

@@ -15,26 +15,22 @@ from advdrop.objectives import CrossEntropy, EntropyMinimization, Objective
 from advdrop.schedules import Factor, Ramp
 
 
-def objective_of(
-    config: RunConfig, examples: int, classes: int, trust: Factor | None = None, setup: Setup | None = None
-) -> Objective:
+def objective_of(config: RunConfig, setup: Setup, trust: Factor | None = None) -> Objective:
     """Return CrossEntropy() + Σ λ(t)·term (formulas 6 and 7), as configured.
 
     A term with a loss of its own, such as R-Drop, takes the place of the cross-entropy.
 
     Args:
         config: the run.
-        examples: the number of training examples; temporal ensembling keeps an average for each.
-        classes: C.
+        setup: the network and its training data.
         trust: a factor of every term that uses unlabeled images.
-        setup: the network and its inputs, for terms that train modules of their own.
     """
     options, named = config.objective, config.objective.terms.chosen()
     terms = [named[name] for name in parse_method(config.method) if name in named]
     parts: list[Objective] = [] if any(term.own_loss for term in terms) else [CrossEntropy()]
     for term in terms:
         weight = Ramp(term.weight, options.ramp) if term.ramped else term.weight
-        part = weight * term.build(examples, classes, setup)
+        part = weight * term.build(setup)
         parts.append(trust * part if trust is not None and term.semi_supervised else part)
     if options.entropy:
         entropy = options.entropy * EntropyMinimization()

@@ -28,9 +28,11 @@ ModuleName = Annotated[str, Field(coerce_numbers_to_str=True)]  # modules of an 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method that trains modules of its own must know: the network, and how examples become its inputs."""
+    """What a term may depend on: the network, the training data, and how examples become inputs of the network."""
 
     network: nn.Module
+    classes: int
+    examples: int  # their number in the training data
     shape: tuple[int, ...]  # of one example
     pixels: bool  # whether the stored examples are bytes
     to_input: Callable[[Tensor], Tensor]
@@ -51,15 +53,11 @@ class Method(Section):
     weight: NotNegative = Field(1.0, description="λmax")
     ramped: bool = Field(False, description="whether the weight is ramped up")
 
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return the term without its weight, for training data of this size."""
+    def build(self, setup: Setup) -> Objective:
+        """Return the term without its weight."""
+        del setup
         term: Objective = getattr(advdrop, self.term)(**self._arguments())
         return term
-
-    def build(self, examples: int, classes: int, setup: Setup | None) -> Objective:
-        """Return the term without its weight. Methods with modules of their own make them for the network."""
-        del setup
-        return self.objective(examples, classes)
 
     def _arguments(self) -> dict[str, Any]:
         return self.model_dump(exclude={"weight", "ramped"})
@@ -105,9 +103,9 @@ class Temporal(Pi):
 
     momentum: BelowOne = Field(0.6, description="α of the ensemble")
 
-    def objective(self, examples: int, classes: int) -> Objective:
+    def build(self, setup: Setup) -> Objective:
         """Return temporal ensembling, with an average for every training example."""
-        return advdrop.TemporalEnsembling(examples, classes, self.momentum)
+        return advdrop.TemporalEnsembling(setup.examples, setup.classes, self.momentum)
 
 
 class MeanTeacher(Pi):
@@ -139,14 +137,15 @@ class Fraternal(Method):
 
 
 class Sajjadi(Method):
-    """Transformation stability and mutual exclusivity (Sajjadi et al.)."""
+    """Transformation stability and mutual exclusivity (Sajjadi et al.), computed on the same passes."""
+
+    term = "TransformationStability"
 
     passes: Count = Field(4, ge=2, le=MOST_STEPS, description="passes, each on a view of its own")
     mutual_exclusivity: NotNegative = Field(0.1, description="weight of mutual exclusivity, which is added")
 
-    def objective(self, examples: int, classes: int) -> Objective:
-        """Return both terms, computed on the same passes."""
-        return advdrop.TransformationStability(self.passes, self.mutual_exclusivity)
+    def _arguments(self) -> dict[str, Any]:
+        return {"passes": self.passes, "exclusivity": self.mutual_exclusivity}
 
 
 class Entropy(Method):
@@ -251,9 +250,9 @@ class Gamma(Method):
     weight: NotNegative = Field(4.0, description="λmax")
     noise: NotNegative = Field(0.3, description="noise on the normalized output")
 
-    def objective(self, examples: int, classes: int) -> Objective:
+    def build(self, setup: Setup) -> Objective:
         """Return the denoising cost of the top layer."""
-        return advdrop.Gamma(classes, self.noise)
+        return advdrop.Gamma(setup.classes, self.noise)
 
 
 class Ladder(Method):
@@ -276,10 +275,11 @@ class Ladder(Method):
         (1000.0, 10.0, 0.1), min_length=1, description="λ of each layer from the input on; the last is repeated"
     )
 
-    def objective(self, examples: int, classes: int) -> Objective:
+    def build(self, setup: Setup) -> Objective:
         """Return the denoising costs of all layers."""
         from advdrop.lab.models.ladder import DenoisingCost
 
+        del setup
         return DenoisingCost(self.weights)
 
 
@@ -293,14 +293,11 @@ class Generative(Method):
     generator_rate: Positive = Field(0.0003, description="maximum learning rate of the generator")
     generator_beta1: BelowOne = Field(0.5, description="β1 of the generator's Adam")
 
-    def build(self, examples: int, classes: int, setup: Setup | None) -> Objective:
+    def build(self, setup: Setup) -> Objective:
         """Return the term of the classifier with a generator for its inputs."""
         from advdrop.lab.models.generator import Generator
 
-        if setup is None:
-            raise TypeError("a method with a generator must know the inputs of the network; give objective_of a setup")
-        options: dict[str, Any] = {"pixels": setup.pixels, "to_input": setup.to_input}
-        generator = Generator(setup.shape, self.latent, self.filters, **options)
+        generator = Generator(setup.shape, self.latent, self.filters, pixels=setup.pixels, to_input=setup.to_input)
         term: Objective = getattr(advdrop, self.term)(generator, self.latent)
         return term
 
@@ -324,15 +321,13 @@ class Dsn(Method):
 
     places: tuple[str, ...] = Field((), description="modules with a head; by default all poolings, else all ReLUs")
 
-    def build(self, examples: int, classes: int, setup: Setup | None) -> Objective:
+    def build(self, setup: Setup) -> Objective:
         """Return the companion losses; their weight falls to 0 during the training."""
         import torch
         from torch import nn
 
         from advdrop.schedules import fade
 
-        if setup is None:
-            raise TypeError("deep supervision must know the network; give objective_of a setup")
         poolings: tuple[type[nn.Module], ...] = (nn.MaxPool2d, nn.AvgPool2d)
         activations: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
         there = {type(module) for module in setup.network.modules()}
@@ -343,7 +338,7 @@ class Dsn(Method):
                 "--set 'objective.terms.dsn.places=[norms.0]'"
             )
         x = torch.zeros(2, *setup.shape)  # only the shapes of the hidden layers matter
-        return fade * advdrop.DeepSupervision.of(setup.network, x, classes, self.places or tuple(found))
+        return fade * advdrop.DeepSupervision.of(setup.network, x, setup.classes, self.places or tuple(found))
 
 
 class Terms(Section):

@@ -39,7 +39,7 @@ class Item:
 
     file: Path
     label: str  # empty if it has none
-    test: bool | None  # None if every fifth is to be held out
+    test: bool | None  # None if it is not said, so that every fifth is held out
     name: str  # for messages
 
 
@@ -102,7 +102,7 @@ def read_csv(
 
 @dataclass(frozen=True)
 class PictureSet:
-    """Picture files that are to be read."""
+    """Picture files to read."""
 
     where: Path  # for errors
     name: str

@@ -37,7 +37,7 @@ class RawPart(NamedTuple):
     where: str  # for errors
     x: Array
     y: Array
-    pictures: bool = False  # whether x has the images (N, C, H, W) of picture files, so that no axis is to be guessed
+    pictures: bool = False  # whether x has the images (N, C, H, W) of picture files, with known axes
 
 
 def read_npz(path: Path) -> DataSet:
@@ -82,7 +82,7 @@ def features(where: str, x: Array) -> Array:
     """Return an array as examples: uint8 images ``(N, C, H, W)``, or float32 numbers ``(N, ...)``.
 
     ``(N, H, W, 1 or 3)`` and ``(N, 1 or 3, H, W)`` are images, and get their channels first; an array that could be
-    either is refused. So is uint8 of other shapes, but for images ``(N, H, W)`` and features ``(N, F)``. All numbers of
+    either is refused. So is uint8 of other shapes, except images ``(N, H, W)`` and features ``(N, F)``. All numbers of
     other types become float32 and must be finite.
     """
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape:

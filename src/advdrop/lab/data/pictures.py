@@ -24,16 +24,11 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", 
 
 
 @contextmanager
-def opened(source: Path | IO[bytes], name: str = "the image") -> Iterator[Image]:
-    """Open a picture from a file. One that unpacks to more than Pillow's limit of pixels is refused.
-
-    Args:
-        source: a path, or an open binary file.
-        name: what errors call an open file.
-    """
+def opened(source: Path | IO[bytes]) -> Iterator[Image]:
+    """Open a picture from a path or an open binary file. More pixels than Pillow's limit are refused."""
     from PIL import Image
 
-    where = source if isinstance(source, Path) else Path(name)
+    where = source if isinstance(source, Path) else Path("the image")
     with warnings.catch_warnings(), reading(where, advice="repair it or leave it out"):
         warnings.simplefilter("ignore", UserWarning)  # of metadata that are damaged
         warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -22,8 +22,9 @@ from uuid import uuid4
 
 import torch
 
+from advdrop.lab.choices import STOP_SIGNALS
 from advdrop.lab.engine.progress import Overview
-from advdrop.lab.engine.signals import SIGNALS, StoppedError, stop_signals
+from advdrop.lab.engine.signals import StoppedError, stop_signals
 
 TOPIC = "advdrop"  # the topic of the events that workers send
 INTERVAL = 1.0  # seconds between two events of a task
@@ -124,9 +125,9 @@ def _blocked_signals() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     resource_tracker.ensure_running()  # unblocks some of them when it starts
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

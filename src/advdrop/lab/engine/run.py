@@ -1,12 +1,11 @@
-"""From a configuration to a finished run directory, and back."""
+"""From a configuration to a finished run directory."""
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -17,28 +16,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from advdrop.lab.choices import DATASETS
 from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.methods import objective_of
 from advdrop.lab.config.terms import Setup
-from advdrop.lab.config.values import ConfigError
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, split_labels
 from advdrop.lab.data.examples import DataSet, Examples, reading
 from advdrop.lab.data.preprocess import Preprocess, fit
-from advdrop.lab.data.sources import load
 from advdrop.lab.engine.checks import refuse_single_rows, refuse_stale_statistics, refuse_too_large
 from advdrop.lab.engine.companion import Blend, Companion, blended, main_network
 from advdrop.lab.engine.continuing import extended, load_start
 from advdrop.lab.engine.devices import fabric_of, resolve_auto, resumed_config, set_memory_format
-from advdrop.lab.engine.evaluate import error_percent, outputs
+from advdrop.lab.engine.evaluate import error_percent
+from advdrop.lab.engine.failures import enough_memory, resumable
+from advdrop.lab.engine.finished import load_data, refuse_moved, refuse_other_data
+from advdrop.lab.engine.loop import History, Loop
 from advdrop.lab.engine.malloc import keep_freed_memory
-from advdrop.lab.engine.model import load as load_model
 from advdrop.lab.engine.model import write_model
 from advdrop.lab.engine.opponent import sheet
 from advdrop.lab.engine.progress import Progress
-from advdrop.lab.engine.rundir import BEFORE, DAMAGED, RESTART, RunDirectory, RunError
+from advdrop.lab.engine.rundir import BEFORE, RESTART, RunDirectory, RunError
 from advdrop.lab.engine.signals import StoppedError
-from advdrop.lab.engine.training import DivergedError, History, Recorder, Training
+from advdrop.lab.engine.training import Training
 from advdrop.lab.environment import commit, machine, versions
 from advdrop.lab.files import written
 from advdrop.lab.models.ladder import DenoisingCost, ladder_in
@@ -74,36 +72,40 @@ def train(
         name: the name that the progress shows.
         tell: called with the number of updates done, at the start and after each update; True asks to save and stop.
     """
-    run = RunDirectory.open(Path(path)) if resume else RunDirectory.at(path)
-    if resume and run.finished and updates is None:
-        raise RunError(
-            f"{run.path} is finished; see it with: advdrop show {run.path}, or extend it with: {run.how_to_resume} "
-            f"--updates {2 * config.training.updates}"
-        )
     if resume:
+        run = RunDirectory.open(Path(path))
+        if run.finished and updates is None:
+            raise RunError(
+                f"{run.path} is finished; see it with: advdrop show {run.path}, or extend it with: {run.how_to_resume} "
+                f"--updates {2 * config.training.updates}"
+            )
         run.refuse_edited()
-    config = resumed_config(config, run.config) if resume else resolve_auto(config)
+        config = resumed_config(config, run.config)
+    else:
+        run, config = RunDirectory.at(path), resolve_auto(config)
     fabric = fabric_of(config.engine)
     main, show = fabric.is_global_zero, progress and fabric.is_global_zero
-    if data is None:
-        if resume:
-            _refuse_moved(run)
-        data = load_data(config, download=not resume, progress=show)
-    split, state = (run.split, run.load_checkpoint()) if resume else (split_of(config, data), None)
-    longer = False
+    state, longer = None, False
     if resume:
+        if data is None:
+            refuse_moved(run)
+            data = load_data(config, download=False, progress=show)
+        split, state = run.split, run.load_checkpoint()
         _refuse_to_mix(run, config, data)
         if updates is not None and (longer := run.finished or updates != config.training.updates):
             config = extended(run, config, updates, state)
-    elif main:
-        run.refuse_to_replace(force)
+    else:
+        data = load_data(config, progress=show) if data is None else data
+        split = split_of(config, data)
+        if main:
+            run.refuse_to_replace(force)
     if config.engine.tensorboard and find_spec("tensorboard") is None:
         raise RunError("engine.tensorboard needs a package that is not installed: pip install tensorboard")
     keep_freed_memory()
     # All errors in a configuration are found here, before anything is written.
     with borrowed_noise(torch.device("cpu")):
         preprocess = preprocess_of(config, data, split, show)
-        with _enough_memory():
+        with enough_memory():
             training = training_of(config, data, split, preprocess, fabric)
             training.batches.at(0)
         if config.start is not None and state is None:
@@ -122,69 +124,13 @@ def train(
             run.extend(config, state)
         shown = Progress(config.training.updates, history.update, name or run.path.name, show=show, tell=tell)
         evaluate = partial(_errors, training.network, data, split, preprocess)
-        with run.locked() if main else nullcontext(), _resumable(run, fabric.world_size):
+        with run.locked() if main else nullcontext(), resumable(run, fabric.world_size):
             training.start()
             if state:
                 with reading(run.checkpoint, RunError, RESTART):
                     training.load_state(state)
-            Recorder(training, history, run, shown, evaluate).fit()
+            Loop(training, history, run, shown, evaluate).fit()
             return _finish(training, history, run, data) if main else {}
-
-
-@contextmanager
-def _resumable(run: RunDirectory, processes: int) -> Iterator[None]:
-    """Turn what stops a training before its end into an error that says how to resume it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise StoppedError(f"stopped; resume with: {run.how_to_resume}") from None
-    except OSError as error:  # a full disk or a lost folder is not a wrong argument
-        raise RuntimeError(f"{error}; solve this, then resume with: {run.how_to_resume}") from error
-    except RuntimeError as error:
-        if missing := memory_in(error):
-            raise RuntimeError(f"{missing}; make room, then resume with: {run.how_to_resume}") from error
-        if processes == 1 or isinstance(error, DivergedError | StoppedError):
-            raise
-        raise RuntimeError(f"{_of_another_process(error)}; resume with: {run.how_to_resume}") from None
-
-
-@contextmanager
-def _enough_memory() -> Iterator[None]:
-    """Turn torch's error about memory, which names no setting, into one that says what to do."""
-    try:
-        yield
-    except RuntimeError as error:
-        if missing := memory_in(error):
-            advice = "--set network..., --set training.unlabeled=... or the options of the method"
-            raise ConfigError(f"{missing}; make the network, the batches or the method smaller ({advice})") from None
-        raise
-
-
-def memory_in(error: RuntimeError) -> str:
-    """Return in words how much memory torch could not get; empty if the error is about something else.
-
-    >>> memory_in(RuntimeError("can't allocate memory: you tried to allocate 3200000000000 bytes. Error code 12"))
-    'not enough memory: 3200.0 GB were needed at once'
-    """
-    found = re.search(r"tried to allocate ([\d.]+) ?(bytes|[KMGT]iB)", str(error), flags=re.IGNORECASE)
-    if found is None:
-        return ""
-    units = {"bytes": 1e-9, "kib": 2**10 / 1e9, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9, "tib": 2**40 / 1e9}
-    return f"not enough memory: {float(found[1]) * units[found[2].lower()]:.1f} GB were needed at once"
-
-
-def _of_another_process(error: RuntimeError) -> str:
-    """Return what stopped one of several processes; gloo says in a long text that the connection to another is lost."""
-    reason = str(error).split("\n")[0]
-    if lost := re.match(r"\[.*gloo.*?\] (?:.*?: )?(.+?)(?:\. |$)", reason):
-        return f"another process of this run has died or does not answer ({lost[1]}); what it printed says why"
-    return f"a process stopped ({reason})"
-
-
-def load_data(config: RunConfig, data_dir: Path | None = None, dataset: str | None = None, **options: bool) -> DataSet:
-    """Load the data of a run as it was configured, or from another place; ``options`` are those of ``load``."""
-    how = {"size": config.data.size, "color": config.data.color, "unlabeled": config.unlabeled}
-    return load(dataset or config.dataset, data_dir or config.data_dir, **how, **options)  # type: ignore[arg-type]
 
 
 def training_of(
@@ -200,8 +146,9 @@ def training_of(
         companion = Companion(network, data.train, split, preprocess, config.seed)
     trust = Factor(1.0 if companion is None else 0.0)
     stored = data.train.x.dtype == torch.uint8
-    setup = Setup(main_network(network), data.shape, stored, preprocess.to(fabric.device))
-    objective = objective_of(config, len(data.train), len(data.classes), trust, setup)
+    to_input = preprocess.to(fabric.device)
+    setup = Setup(main_network(network), len(data.classes), len(data.train), data.shape, stored, to_input)
+    objective = objective_of(config, setup, trust)
     if any(isinstance(term, DenoisingCost) for _, term in objective.parts):
         ladder_in(setup.network)  # an error about another network before anything is written
     uses_unlabeled = any(term.rows == "unlabeled" for _, term in objective.parts)
@@ -229,7 +176,7 @@ def estimate(config: RunConfig, data: DataSet) -> Estimate:
     one = {"accelerator": "cpu", "devices": 1, "nodes": 1}
     config = resolve_auto(config.model_copy(update={"engine": config.engine.model_copy(update=one)}))
     keep_freed_memory()
-    with borrowed_noise(torch.device("cpu")), _enough_memory():
+    with borrowed_noise(torch.device("cpu")), enough_memory():
         preprocess = Preprocess("unit" if data.train.x.dtype == torch.uint8 else "none")
         training = training_of(config, data, split_of(config, data), preprocess, fabric_of(config.engine))
         training.trust.value = 1.0
@@ -305,53 +252,6 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
     scaling = options.scaling if images.dtype == torch.uint8 else "none"
     zca, regularizer = options.zca, options.zca_regularizer
     return fit(images, scaling=scaling, standardize=options.standardize, zca=zca, regularizer=regularizer)
-
-
-def trained(
-    path: Path, data_dir: Path | None = None, dataset: str | None = None
-) -> tuple[nn.Module, DataSet, Preprocess]:
-    """Return the network of a finished run, the data that it was trained on, and their preprocessing.
-
-    ``data_dir`` and ``dataset`` are needed if the data are not where they were.
-    """
-    run = RunDirectory.open(path)
-    config, model = run.config, load_model(path)
-    if dataset is None:
-        _refuse_moved(run)
-    data = load_data(config, data_dir, dataset, download=False)
-    refuse_other_data(run, data)
-    return model.network, data, model.preprocess
-
-
-def evaluate_run(path: Path, data_dir: Path | None = None, dataset: str | None = None) -> dict[str, Any]:
-    """Measure the test error of a finished run again, and that of each class. For the arguments see ``trained``."""
-    recorded = RunDirectory.open(path).result
-    network, data, preprocess = trained(path, data_dir, dataset)
-    wrong = outputs(network, data.test.x, preprocess).argmax(1) != data.test.y
-    rows = {name: data.test.y == number for number, name in enumerate(data.classes)}
-    return {
-        "test_error_percent": 100.0 * int(wrong.sum()) / len(wrong),
-        "recorded_test_error_percent": recorded["test_error_percent"],
-        "images": len(wrong),
-        "class_error_percent": {name: 100.0 * float(wrong[y].float().mean()) for name, y in rows.items() if y.any()},
-    }
-
-
-def _refuse_moved(run: RunDirectory) -> None:
-    place = run.config.dataset
-    if place not in DATASETS and not Path(place).expanduser().exists():
-        raise RunError(
-            f"{run.path} was trained on {place}, which is not there anymore; put it back, or give its new place with "
-            "--dataset, an option of evaluate, explain and audit"
-        )
-
-
-def refuse_other_data(run: RunDirectory, data: DataSet) -> None:
-    """Raise an error if these are not the data of the run: its training images may be among their test images."""
-    if run.split.dataset != data.checksum:
-        raise RunError(f"{run.path} was trained on other data than this {data.name}: their checksums differ")
-    with reading(run.path / "split.npz", RunError, DAMAGED):
-        run.split.refuse_others(data.train.y)
 
 
 def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:

@@ -8,15 +8,11 @@ that was edited, or that belongs to another run, is refused. Directories without
 from __future__ import annotations
 
 import csv
-import ctypes
 import io
 import json
-import os
-import re
 import reprlib
 import shlex
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,13 +30,13 @@ from advdrop.lab.config.config import RunConfig
 from advdrop.lab.config.values import parse_yaml, read_yaml
 from advdrop.lab.data.batches import LabelSplit
 from advdrop.lab.data.examples import reading
+from advdrop.lab.engine.replacing import MARK, exchange, is_part, remove, seal_in, sweep
 from advdrop.lab.engine.seal import digest_of, seal_of
 from advdrop.lab.files import read_json, write_text, written
 
 Row = dict[str, float]
 DAMAGED = "train the run again with --force"
 RESTART = "delete it to start the run again"
-MARK = "# advdrop run 1, seal "
 RESULTS = ("metrics.csv", "model.safetensors", "preprocess.safetensors", "model.json", "samples.png")
 """The files whose digests are in ``result.json``."""
 BEFORE = "before"
@@ -145,8 +141,8 @@ class RunDirectory:
                     with self.locked():  # a run that another process trains is not replaced
                         if fill is not None:
                             fill(new)
-                        _exchange(new.path, self.path)
-                        _remove(new.path)
+                        exchange(new.path, self.path)
+                        remove(new.path)
                 else:
                     new.path.rename(self.path)
         except OSError as error:
@@ -154,7 +150,7 @@ class RunDirectory:
             raise RunError(f"{self.path} cannot be written: {reason}; solve this or choose another --out") from error
         finally:
             with suppress(OSError):
-                _remove(new.path)
+                remove(new.path)
             with suppress(OSError):
                 for folder in made:  # they are empty if there is no run
                     folder.rmdir()
@@ -164,7 +160,7 @@ class RunDirectory:
         """Return an existing run. Its path has a name, also for ``.``, see ``at``."""
         run = cls.at(path)
         if not run.path.exists():
-            _sweep(run.path.parent)  # it may be back then
+            sweep(run.path.parent)  # it may be back then
         if not (run.path / "config.yaml").is_file():
             raise RunError(f"{path} is not a run: it has no config.yaml")
         return run
@@ -172,7 +168,7 @@ class RunDirectory:
     def refuse_to_replace(self, force: bool) -> None:
         """Raise an error if the directory exists, unless it is a run and ``force`` is set."""
         for folder in self.path.absolute().parents:
-            if RunDirectory(folder).seal:
+            if seal_in(folder):
                 raise RunError(f"{self.path} is inside the run {folder}; choose another --out")
         if not self.path.exists():
             return
@@ -189,18 +185,12 @@ class RunDirectory:
     def _others(self) -> list[Path]:
         """Return what is in the directory and not of this program."""
         known = {*FILES, ".lock", ".DS_Store"}
-        return sorted(file for file in self.path.iterdir() if file.name not in known and not _is_part(file))
+        return sorted(file for file in self.path.iterdir() if file.name not in known and not is_part(file))
 
     @property
     def seal(self) -> str:
         """The digest in the first line of ``config.yaml``; empty if there is none."""
-        file = self.path / "config.yaml"
-        with suppress(OSError):
-            if file.is_file():  # to open a pipe would wait forever
-                with file.open("rb") as opened:
-                    first = opened.readline(200).decode(errors="replace").strip()
-                return first.removeprefix(MARK) if first.startswith(MARK) else ""
-        return ""
+        return seal_in(self.path)
 
     def refuse_edited(self) -> None:
         """Raise an error if the configuration or the split is not that of the start of the run."""
@@ -348,54 +338,9 @@ class RunDirectory:
         except Timeout:
             raise BusyError(f"{self.path} is being trained by another process") from None
         try:
-            for leftover in filter(_is_part, self.path.iterdir()):  # a killed process was writing it
+            for leftover in filter(is_part, self.path.iterdir()):  # a killed process was writing it
                 leftover.unlink(missing_ok=True)
-            _sweep(self.path.parent)
+            sweep(self.path.parent)
             yield
         finally:
             lock.release()
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """Exchange two folders at once, if the system can; else there is a moment in which the old one is set aside."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    if rename and rename(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0:
-        return
-    aside = new.with_suffix(".old")
-    old.rename(aside)
-    try:
-        new.rename(old)
-    except BaseException:
-        aside.rename(old)
-        raise
-    aside.rename(new)
-
-
-def _is_part(path: Path) -> bool:
-    """Return True if ``written`` has named a file."""
-    return re.fullmatch(r"\..+\.[0-9a-f]{12}\.part", path.name) is not None
-
-
-def _remove(path: Path) -> None:
-    """Remove a run directory. The mark is the last to go, so that a killed process leaves what can be recognized."""
-    for file in path.iterdir():
-        if file.is_dir() and not file.is_symlink():
-            shutil.rmtree(file)
-        elif file.name not in ("config.yaml", ".lock"):
-            file.unlink()
-    shutil.rmtree(path)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what killed processes left in a folder of runs; a run that one of them had set aside is put back."""
-    for path in folder.glob(".*"):
-        name = re.fullmatch(r"\.(.+)\.[0-9a-f]{12}\.(part|old)", path.name)
-        with suppress(OSError, Timeout):
-            if not name or not (RunDirectory(path).seal or all(file.name[0] == "." for file in path.iterdir())):
-                continue
-            with FileLock(path / ".lock", timeout=0):  # a living process would hold it
-                if name[2] == "old" and not path.with_name(name[1]).exists():
-                    path.rename(path.with_name(name[1]))
-                else:
-                    _remove(path)

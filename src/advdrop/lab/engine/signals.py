@@ -11,7 +11,6 @@ from types import FrameType
 
 from advdrop.lab.choices import STOP_SIGNALS
 
-SIGNALS = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
 AT_ONCE = 1.0
 """Seconds within which signals count as one: torchrun, ``timeout``, and a terminal that closes, send theirs twice."""
 
@@ -40,7 +39,7 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
             raise StoppedError("stopped at once; resume from the last checkpoint")
 
     main = threading.current_thread() is threading.main_thread()
-    caught = [number for number in SIGNALS if main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    caught = [number for number in STOP_SIGNALS if main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, handle) for number in caught}
     try:
         yield lambda: bool(received)

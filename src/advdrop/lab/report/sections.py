@@ -20,7 +20,7 @@ OWN = "Each seed in brackets leads to its record."
 VERSUS = (
     "Differences with 95 % intervals. The p-values are those of the paired t-test, of the same after Holm's correction "
     "for all rows of a column, and of Wilcoxon's signed-rank test. d is the mean difference in standard deviations. "
-    "The last column has the smallest difference that so many seeds show with a probability of 80 %."
+    "The last column has the smallest difference that this number of seeds shows with a probability of 80 %."
 )
 COST = (
     "One update of a method can cost as much as several of another. “At equal cost” is the error when the training had "

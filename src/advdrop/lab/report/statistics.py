@@ -99,9 +99,7 @@ def gap(ours: Summary, mean: float, std: float | None, repeats: int) -> Differen
     parts = [(ours.std**2 / ours.n, ours.n - 1)]
     if std is not None and repeats > 1:
         parts.append((std**2 / repeats, repeats - 1))
-    variance = sum(part for part, _ in parts)
-    freedom = variance**2 / sum(part**2 / free for part, free in parts)
-    return Difference(ours.mean - mean, _t(freedom) * math.sqrt(variance), ours.n)
+    return Difference(ours.mean - mean, _welch(parts), ours.n)
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired | None:
@@ -144,10 +142,14 @@ def paired_images(without: Sequence[Sequence[bool]], given: Sequence[Sequence[bo
     parts = [(float((gained.mean(0) ** 2).sum()) / images**2, max(images - 1, 1))]
     if seeds > 1:
         parts.append((float(gained.mean(1).var(ddof=1)) / seeds, seeds - 1))
-    variance = sum(part for part, _ in parts)
-    factor = _t(variance**2 / sum(part**2 / free for part, free in parts)) if variance else 0.0
-    margin = factor * math.sqrt(variance) + 1 / (seeds * images)
+    margin = _welch(parts) + 1 / (seeds * images)
     return Difference(100.0 * float(gained.mean()), 100.0 * margin, seeds)
+
+
+def _welch(parts: Sequence[tuple[float, int]]) -> float:
+    """Return half the width of Welch's interval, for parts of a variance and their degrees of freedom."""
+    variance = sum(part for part, _ in parts)
+    return _t(variance**2 / sum(part**2 / free for part, free in parts)) * math.sqrt(variance) if variance else 0.0
 
 
 def _signed_rank(differences: Sequence[float]) -> float:

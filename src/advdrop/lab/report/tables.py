@@ -11,7 +11,7 @@ import re
 
 from advdrop.lab.report import text_table
 from advdrop.lab.report.sections import Cell, Table
-from advdrop.lab.report.text_table import line
+from advdrop.lab.report.text_table import is_formula, line
 
 
 def markdown(table: Table) -> str:
@@ -86,5 +86,4 @@ def comma_separated(table: Table) -> str:
 
 def _harmless(text: str) -> str:
     text = line(text).replace("<", "&lt;")
-    number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, flags=re.IGNORECASE)
-    return f"'{text}" if text.startswith(tuple("=+-@＝＋－＠")) and not number else text
+    return f"'{text}" if is_formula(text) else text

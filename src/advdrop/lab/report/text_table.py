@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from unicodedata import category
 
@@ -21,6 +22,16 @@ def visible(text: str) -> str:
 def line(text: str) -> str:
     """Return what is visible of a text on one line."""
     return visible(" ".join(text.split()))
+
+
+def is_formula(text: str) -> bool:
+    """Return True if a spreadsheet would take a text for a formula, and it is not a number.
+
+    >>> is_formula("=1+1"), is_formula("-1.5e3")
+    (True, False)
+    """
+    number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, flags=re.IGNORECASE)
+    return text.startswith(tuple("=+-@\t\r＝＋－＠")) and number is None
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

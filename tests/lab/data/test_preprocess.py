@@ -217,3 +217,13 @@ def test_all_of_it_moves_to_a_device():
     assert moved.scaling == "centered"
     assert {getattr(moved, name).device.type for name in ("mean", "std", "center", "whitening")} == {"meta"}
     assert Preprocess("none").to(torch.device("meta")) == Preprocess("none")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_inputs_are_the_same_in_half_precision(dtype):
+    """A training makes its batches under autocast, an evaluation does not."""
+    fitted = fit(images(), zca=True)
+    with torch.autocast("cpu", dtype=dtype):
+        found = fitted(images(8))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, fitted(images(8)))

@@ -42,7 +42,9 @@ class Preprocess:
         if self.mean is not None and self.std is not None:
             x = (x - self.mean) / self.std
         if self.center is not None and self.whitening is not None:
-            x = ((x.flatten(1) - self.center) @ self.whitening).view_as(x)
+            # Autocast would round: W takes small differences of large numbers.
+            with torch.autocast(x.device.type, enabled=False):
+                x = ((x.flatten(1) - self.center) @ self.whitening).view_as(x)
         return x
 
     def to(self, device: torch.device) -> Preprocess:

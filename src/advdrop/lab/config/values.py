@@ -20,12 +20,24 @@ class ConfigError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads no aliases: a few lines of them can stand for more than fits into memory, or for themselves."""
+    """Reads no aliases: a few lines of them can stand for more than fits into memory, or for themselves.
+
+    A key that is there twice is an error; yaml forgets the first one.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias (*name); write the values out")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        there: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in there:
+                place = f"line {key.start_mark.line + 1}"
+                raise yaml.YAMLError(f"it has the key {reprlib.repr(key.value)} twice in a section, again in {place}")
+            there.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: str | bytes, place: str) -> Any:

@@ -137,6 +137,14 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"compare": [["dropout", "pi"]]}, "compare has row 'pi'"),
         ({"compare": [["dropout", "quoted"]]}, "compare has row 'quoted', which has no method and is never run"),
         ({"compare": [["dropout", "dropout"]]}, "compare has row 'dropout' twice in a pair"),
+        (
+            {"compare": [["vadd-kl", "dropout"], ["random", "dropout"], ["vadd-kl", "dropout"]]},
+            "compare has rows vadd-kl and dropout twice",
+        ),
+        (
+            {"compare": [["vadd-kl", "dropout"], ["dropout", "vadd-kl"]]},
+            "compare has rows vadd-kl and dropout twice",
+        ),
         ({"curves": [{"title": "x", "values": {"dropout": "0", "quoted": "1"}}]}, "curves has row 'quoted', which has"),
         ({"protocols": {"short": {"columns": {"many": {}}}}}, "protocols.short.columns has 'many'"),
         ({"protocols": {"short": {"rows": {"pi": {}}}}}, "protocols.short.rows has 'pi'"),

@@ -134,6 +134,8 @@ class Suite(Section):
             self._check_trained("compare", pair)
             if pair[0] == pair[1]:
                 raise ValueError(f"compare has row {pair[0]!r} twice in a pair; name two rows")
+            if sum({*pair} == {*other} for other in self.compare) > 1:  # Holm's correction would count it twice
+                raise ValueError(f"compare has rows {pair[0]} and {pair[1]} twice; name each pair once")
         for curve in self.curves:
             self._check_trained("curves", curve.values)
         cells = [f"{column}/{row}" for column in self.columns for row in self.rows]

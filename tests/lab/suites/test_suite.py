@@ -215,6 +215,17 @@ def test_a_place_of_the_layer_makes_another_run_and_the_papers_place_does_not():
     assert fingerprint(base) == fingerprint(config(Suite.load("table1"), Key("1000", "vadd-kl", 0)))
 
 
+def test_keys_and_names_may_be_numbers(tmp_path):
+    """YAML reads 1000 as a number."""
+    text = small_suite(tmp_path).read_text().replace("few:", "30:").replace('"30 labels"', "30")
+    path = tmp_path / "numbers.yaml"
+    path.write_text(f"{text}curves: [{{title: \u03b4, values: {{dropout: 0.5, vadd-kl: 1}}}}]\n")
+    suite = Suite.load(str(path))
+    assert suite.columns["30"].name == "30"
+    assert suite.rows["dropout"].paper["30"].mean == 20.0
+    assert suite.curves[0].values == {"dropout": "0.5", "vadd-kl": "1"}
+
+
 def test_a_curve_of_an_unknown_row_is_refused(tmp_path):
     path = small_suite(tmp_path)
     values = yaml.safe_load(path.read_text(encoding="utf-8"))

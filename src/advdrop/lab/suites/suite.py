@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
 from advdrop.lab.config.config import MethodName, RunConfig, parse_method
@@ -60,7 +60,13 @@ class Reported(NamedTuple):
         return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
 
 
-class Column(Section):
+class Part(Section):
+    """A part of a suite. YAML reads a name such as 1000 as a number."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+
+class Column(Part):
     """A data set and a number of labels."""
 
     name: str
@@ -69,7 +75,7 @@ class Column(Section):
     like: str | None = Field(None, description="the column whose order of rows in the paper its own is compared with")
 
 
-class Row(Section):
+class Row(Part):
     """A method, or a number that the paper quotes."""
 
     name: str
@@ -81,7 +87,7 @@ class Row(Section):
     why: str = Field("", description="why the row has no method of its own")
 
 
-class Protocol(Section):
+class Protocol(Part):
     """The number of seeds, and the settings that differ from the recipe, such as the length of the training."""
 
     about: str
@@ -95,7 +101,7 @@ class Protocol(Section):
     only_order: bool = Field(False, description="whether only the order of the rows is compared with the paper's")
 
 
-class Curve(Section):
+class Curve(Part):
     """Rows that differ in one setting, for a chart of the test error against it."""
 
     title: str
@@ -114,7 +120,7 @@ class Key(NamedTuple):
         return f"{self.column} {self.row} seed {self.seed}"
 
 
-class Suite(Section):
+class Suite(Part):
     """A file of ``suites/paper``, or one of the user's own."""
 
     key: str

@@ -215,6 +215,22 @@ def test_a_place_of_the_layer_makes_another_run_and_the_papers_place_does_not():
     assert fingerprint(base) == fingerprint(config(Suite.load("table1"), Key("1000", "vadd-kl", 0)))
 
 
+@pytest.mark.parametrize(
+    ("part", "empty", "message"),
+    [
+        ("columns", {}, "columns has nothing"),
+        ("protocols", {}, "protocols has nothing"),
+        ("rows", {"quoted": {"name": "Quoted", "quoted": "Somebody (2000)"}}, "rows has no row with a method"),
+    ],
+)
+def test_a_suite_with_nothing_to_run_is_refused(tmp_path, part, empty, message):
+    path = small_suite(tmp_path)
+    values = {**yaml.safe_load(path.read_text()), "compare": [], part: empty}
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match=message):
+        Suite.load(str(path))
+
+
 def test_keys_and_names_may_be_numbers(tmp_path):
     """YAML reads 1000 as a number."""
     text = small_suite(tmp_path).read_text().replace("few:", "30:").replace('"30 labels"', "30")

@@ -136,6 +136,11 @@ class Suite(Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
+        for part, there in (("columns", self.columns), ("protocols", self.protocols)):
+            if not there:
+                raise ValueError(f"{part} has nothing, so there is nothing to run")
+        if not self.trained:
+            raise ValueError("rows has no row with a method, so there is nothing to run")
         for pair in self.compare:
             self._check_trained("compare", pair)
             if pair[0] == pair[1]:

@@ -153,6 +153,14 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"columns": {"a/b": {"name": "x", "dataset": "digits", "labels": 30}}}, "cannot be part of a file's name"),
         ({"columns": {"new": {"name": "30 labels", "dataset": "digits", "labels": 30}}}, "the name '30 labels' twice"),
         ({"rows": {"new": {"name": "Plain", "method": "pi"}}}, "rows has the name 'Plain' twice"),
+        (
+            {"columns": {"few": {"labels": "ALL"}}},
+            "columns.few.labels must be a number of images or 'all', got 'ALL'",
+        ),
+        (
+            {"rows": {False: {"name": "No", "method": "pi"}}},
+            "rows has the key False, which is not a text; put it in quotes",
+        ),
         ({"key": "../results"}, "key '../results' cannot be the name of a folder"),
         ({"key": ""}, "key '' cannot be the name of a folder"),
         ({"colums": {}}, "colums Extra inputs"),

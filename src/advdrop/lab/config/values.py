@@ -117,4 +117,10 @@ def first_error(error: ValidationError) -> str:
     """Return the first complaint of pydantic in one line: the key and its message."""
     first = error.errors(include_url=False)[0]
     key, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    given = reprlib.repr(first["input"])
+    if first["loc"][-1:] == ("[key]",):  # YAML reads no and on as False and True
+        section = ".".join(map(str, first["loc"][:-2]))
+        return f"{section} has the key {given}, which is not a text; put it in quotes"
+    if first["loc"][-2:-1] == ("labels",):  # pydantic adds the kind of labels
+        return f"{key.rpartition('.')[0]} must be a number of images or 'all', got {given}"
     return " ".join(f"{key} {message}".split())

@@ -166,6 +166,17 @@ def test_instructions_do_not_reach_the_workers_of_a_scheduler(suite, capsys, mon
     assert "start them with ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2" in capsys.readouterr().err
 
 
+def test_a_record_is_found_if_the_machine_chose_its_precision(suite, monkeypatch):
+    text = Path(suite).read_text().replace("accelerator: cpu", "accelerator: cpu, precision: auto")
+    Path(suite).write_text(text)
+    typed = ["reproduce", suite, "--jobs", "1", "--only", "dropout", "--seeds", "1", "--quiet"]
+    assert main(typed) == 0
+    monkeypatch.setattr(
+        reproduce, "run_cells", lambda cells, *_, **__: pytest.fail(f"runs {list(cells)}") if cells else ()
+    )
+    assert main([*typed, "--missing"]) == 0
+
+
 def test_cells_with_a_record_are_left_out_on_demand(suite, capsys, monkeypatch, tmp_path):
     main(["reproduce", suite, "--jobs", "1", "--only", "dropout,vadd-kl", "--seeds", "1"])
     monkeypatch.setattr(

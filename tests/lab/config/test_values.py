@@ -70,3 +70,14 @@ def test_yaml_from_a_stranger_is_refused_in_one_line(tmp_path, text):
     os.mkfifo(path)
     with pytest.raises(ValueError, match=r"c\.yaml is not a file"):
         read_yaml(path, "configuration")
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\nb: 2\na: 3\n", "rows: {a: {x: 1}, a: {y: 2}}\n", 'columns:\n  1000: x\n  "1000": y\n']
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path, text):
+    """The first one was forgotten without a word."""
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"c\.yaml is not YAML: it has the key '(a|1000)' twice in a section.* line "):
+        read_yaml(path, "configuration")

@@ -54,6 +54,19 @@ def test_its_gradient_is_that_of_its_loss_over_the_accumulated_parts():
         torch.testing.assert_close(parameter.grad, sum(each) / 2)
 
 
+def test_in_float16_a_small_gradient_reaches_the_generator():
+    found = []
+    for precision in ("32", "fp16"):
+        run = training("gan-fm", f"engine.precision={precision}")
+        with torch.no_grad():
+            for weight in run.network.parameters():
+                weight.mul_(0.01)
+        run.opponent.update(0, share=1.0)
+        found.append(torch.cat([parameter.grad.flatten() for parameter in run.opponent.step.trained.parameters()]))
+    assert found[0].abs().max() < 2**-14  # below the normal numbers of float16
+    assert torch.cosine_similarity(*found, dim=0) > 0.99
+
+
 def test_the_second_optimizer_has_its_own_rate_and_follows_the_schedule():
     run = training("gan-fm", "gan-fm.generator_rate=0.01", "gan-fm.generator_beta1=0.25", "optimizer.ramp_down=0.5")
     (group,) = run.opponent.adam.param_groups

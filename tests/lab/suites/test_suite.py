@@ -137,6 +137,14 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"compare": [["dropout", "pi"]]}, "compare has row 'pi'"),
         ({"compare": [["dropout", "quoted"]]}, "compare has row 'quoted', which has no method and is never run"),
         ({"compare": [["dropout", "dropout"]]}, "compare has row 'dropout' twice in a pair"),
+        (
+            {"compare": [["vadd-kl", "dropout"], ["random", "dropout"], ["vadd-kl", "dropout"]]},
+            "compare has rows vadd-kl and dropout twice",
+        ),
+        (
+            {"compare": [["vadd-kl", "dropout"], ["dropout", "vadd-kl"]]},
+            "compare has rows vadd-kl and dropout twice",
+        ),
         ({"curves": [{"title": "x", "values": {"dropout": "0", "quoted": "1"}}]}, "curves has row 'quoted', which has"),
         ({"protocols": {"short": {"columns": {"many": {}}}}}, "protocols.short.columns has 'many'"),
         ({"protocols": {"short": {"rows": {"pi": {}}}}}, "protocols.short.rows has 'pi'"),
@@ -145,6 +153,14 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"columns": {"a/b": {"name": "x", "dataset": "digits", "labels": 30}}}, "cannot be part of a file's name"),
         ({"columns": {"new": {"name": "30 labels", "dataset": "digits", "labels": 30}}}, "the name '30 labels' twice"),
         ({"rows": {"new": {"name": "Plain", "method": "pi"}}}, "rows has the name 'Plain' twice"),
+        (
+            {"columns": {"few": {"labels": "ALL"}}},
+            "columns.few.labels must be a number of images or 'all', got 'ALL'",
+        ),
+        (
+            {"rows": {False: {"name": "No", "method": "pi"}}},
+            "rows has the key False, which is not a text; put it in quotes",
+        ),
         ({"key": "../results"}, "key '../results' cannot be the name of a folder"),
         ({"key": ""}, "key '' cannot be the name of a folder"),
         ({"colums": {}}, "colums Extra inputs"),
@@ -205,6 +221,33 @@ def test_a_place_of_the_layer_makes_another_run_and_the_papers_place_does_not():
     assert differences(first, base) == ["network.earlier"]
     assert fingerprint(first) != fingerprint(base)
     assert fingerprint(base) == fingerprint(config(Suite.load("table1"), Key("1000", "vadd-kl", 0)))
+
+
+@pytest.mark.parametrize(
+    ("part", "empty", "message"),
+    [
+        ("columns", {}, "columns has nothing"),
+        ("protocols", {}, "protocols has nothing"),
+        ("rows", {"quoted": {"name": "Quoted", "quoted": "Somebody (2000)"}}, "rows has no row with a method"),
+    ],
+)
+def test_a_suite_with_nothing_to_run_is_refused(tmp_path, part, empty, message):
+    path = small_suite(tmp_path)
+    values = {**yaml.safe_load(path.read_text()), "compare": [], part: empty}
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match=message):
+        Suite.load(str(path))
+
+
+def test_keys_and_names_may_be_numbers(tmp_path):
+    """YAML reads 1000 as a number."""
+    text = small_suite(tmp_path).read_text().replace("few:", "30:").replace('"30 labels"', "30")
+    path = tmp_path / "numbers.yaml"
+    path.write_text(f"{text}curves: [{{title: \u03b4, values: {{dropout: 0.5, vadd-kl: 1}}}}]\n")
+    suite = Suite.load(str(path))
+    assert suite.columns["30"].name == "30"
+    assert suite.rows["dropout"].paper["30"].mean == 20.0
+    assert suite.curves[0].values == {"dropout": "0.5", "vadd-kl": "1"}
 
 
 def test_a_curve_of_an_unknown_row_is_refused(tmp_path):

@@ -146,7 +146,7 @@ def without_record(
     }
     left = {}
     for key, config in configs.items():
-        if (record := records.get((fingerprint(config), data[key].checksum))) is None:
+        if (record := records.get((fingerprint(resolve_auto(config)), data[key].checksum))) is None:
             left[key] = config
         elif not options.dry_run:
             ledger.add(record.model_copy(update=place_of(key, options, suite)))

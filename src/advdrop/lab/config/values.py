@@ -20,12 +20,24 @@ class ConfigError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads no aliases: a few lines of them can stand for more than fits into memory, or for themselves."""
+    """Reads no aliases: a few lines of them can stand for more than fits into memory, or for themselves.
+
+    A key that is there twice is an error; yaml forgets the first one.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias (*name); write the values out")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        there: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in there:
+                place = f"line {key.start_mark.line + 1}"
+                raise yaml.YAMLError(f"it has the key {reprlib.repr(key.value)} twice in a section, again in {place}")
+            there.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: str | bytes, place: str) -> Any:
@@ -105,4 +117,10 @@ def first_error(error: ValidationError) -> str:
     """Return the first complaint of pydantic in one line: the key and its message."""
     first = error.errors(include_url=False)[0]
     key, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    given = reprlib.repr(first["input"])
+    if first["loc"][-1:] == ("[key]",):  # YAML reads no and on as False and True
+        section = ".".join(map(str, first["loc"][:-2]))
+        return f"{section} has the key {given}, which is not a text; put it in quotes"
+    if first["loc"][-2:-1] == ("labels",):  # pydantic adds the kind of labels
+        return f"{key.rpartition('.')[0]} must be a number of images or 'all', got {given}"
     return " ".join(f"{key} {message}".split())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from advdrop.lab.config.terms import Generative
 from advdrop.lab.engine.companion import main_network
+from advdrop.masks import gradient
 from advdrop.objectives import Objective
 from advdrop.randomness import derived_generator, derived_seed, seed_noise
 from advdrop.step.batch_norm import frozen_statistics
@@ -49,9 +50,10 @@ class Opponent:
             batch = run.batches.at(update, part, turns * fabric.world_size)
             with fabric.autocast():
                 found = self.step(**batch.arguments(), progress=update / run.config.training.updates)
-            # Not backward(): the classifier, which the gradient flows through, must get none.
-            for parameter, gradient in zip(parameters, torch.autograd.grad(found.loss, parameters), strict=True):
-                parameter.grad = gradient / turns if parameter.grad is None else parameter.grad + gradient / turns
+                # Not backward(): the classifier, which the gradient flows through, must get none.
+                slopes = gradient(found.loss, tuple(parameters))
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.grad = slope / turns if parameter.grad is None else parameter.grad + slope / turns
             terms = found.terms
         if fabric.world_size > 1:
             for parameter in parameters:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from advdrop.lab.choices import MOST_SEEDS, Labels, PresetName
 from advdrop.lab.config.config import MethodName, RunConfig, parse_method
@@ -61,7 +61,13 @@ class Reported(NamedTuple):
         return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
 
 
-class Column(Section):
+class Part(Section):
+    """A part of a suite. YAML reads a name such as 1000 as a number."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+
+class Column(Part):
     """A data set and a number of labels."""
 
     name: str
@@ -70,7 +76,7 @@ class Column(Section):
     like: str | None = Field(None, description="the column whose order of rows in the paper its own is compared with")
 
 
-class Row(Section):
+class Row(Part):
     """A method, or a number that the paper quotes."""
 
     name: str
@@ -82,7 +88,7 @@ class Row(Section):
     why: str = Field("", description="why the row has no method of its own")
 
 
-class Protocol(Section):
+class Protocol(Part):
     """The number of seeds, and the settings that differ from the recipe, such as the length of the training."""
 
     about: str
@@ -96,7 +102,7 @@ class Protocol(Section):
     only_order: bool = Field(False, description="whether only the order of the rows is compared with the paper's")
 
 
-class Curve(Section):
+class Curve(Part):
     """Rows that differ in one setting, for a chart of the test error against it."""
 
     title: str
@@ -115,7 +121,7 @@ class Key(NamedTuple):
         return f"{self.column} {self.row} seed {self.seed}"
 
 
-class Suite(Section):
+class Suite(Part):
     """A file of ``suites/paper``, or one of the user's own."""
 
     key: str
@@ -131,10 +137,17 @@ class Suite(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Suite:
+        for part, there in (("columns", self.columns), ("protocols", self.protocols)):
+            if not there:
+                raise ValueError(f"{part} has nothing, so there is nothing to run")
+        if not self.trained:
+            raise ValueError("rows has no row with a method, so there is nothing to run")
         for pair in self.compare:
             self._check_trained("compare", pair)
             if pair[0] == pair[1]:
                 raise ValueError(f"compare has row {pair[0]!r} twice in a pair; name two rows")
+            if sum({*pair} == {*other} for other in self.compare) > 1:  # Holm's correction would count it twice
+                raise ValueError(f"compare has rows {pair[0]} and {pair[1]} twice; name each pair once")
         for curve in self.curves:
             self._check_trained("curves", curve.values)
         cells = [f"{column}/{row}" for column in self.columns for row in self.rows]

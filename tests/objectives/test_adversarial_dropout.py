@@ -375,6 +375,17 @@ def test_a_small_jacobian_is_not_taken_for_zero(dtype):
     assert measures["vadd_kl/flips"] > 0
 
 
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_flat_divergence_is_not_taken_for_agreement(p):
+    """The slope of QE is below the rounding of float32 if 1,000 classes are about equally probable."""
+    model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), AdversarialDropout(p, 0.1), nn.Linear(64, 1000))
+    torch.manual_seed(0)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        run(model, VAdD(divergence=qe), only(batch(), "unlabeled"))
+    assert ["all-zero Jacobian" in str(one.message) for one in given] == [True] * (p == 0.0)
+
+
 def test_lower_noise_or_a_second_view_give_the_search_something_to_go_by():
     rows = batch()
     run(noisy(p=0.0), VAdD(), only(rows, "unlabeled"))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.choices import BudgetOf, Noise
-from advdrop.divergences import Divergence, Given, bernoulli_kl, cross_entropy, kl, mse
+from advdrop.divergences import Divergence, Given, bernoulli_kl, cross_entropy, full_precision, kl, mse
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.budget import shared_budget, warn_no_flip
 from advdrop.masks.search import SearchBudget, rounding
@@ -185,9 +185,15 @@ class AdD(Term):
 
         @torch.enable_grad()
         def agrees() -> bool:
-            point = last.detach().requires_grad_()
-            reached = self._compare(passes, search_divergence, fixed, point)
-            return rounding(*torch.autograd.grad(reached.sum(), point))
+            # D may be flat, as QE of many classes is. A slope is rounding only beside that of outputs which differ.
+            point = full_precision(last).detach().requires_grad_()
+            ramp = torch.linspace(1.0, 0.0, point.shape[1]).to(point).view(-1, *[1] * (point.dim() - 2))
+            slopes = []
+            for output in (point, point + ramp):
+                reached = self._compare(passes, search_divergence, fixed, output)
+                slopes.append(torch.autograd.grad(reached.sum(), point)[0])
+            here, beside = (slope.abs().flatten(1).amax(1) for slope in slopes)
+            return rounding(here) and bool((here <= 64 * torch.finfo(here.dtype).eps * beside).all())
 
         budget = self._budget(clean)
         jacobians: list[Masks] = []

@@ -178,7 +178,7 @@ class Step(nn.Module):
             part = value if weights[name] == 1.0 else weights[name] * value
             total = part if total is None else total + part
             terms[name] = value.detach()
-            measures.update({f"{name}/{key}": measured for key, measured in passes.take_measures().items()})
+            measures.update({f"{name}/{key}": measured for key, measured in passes.end_term().items()})
         if batch.versions() != versions and not all(isinstance(term, Supervised) for term in active.values()):
             checks.warn_once(
                 f"{type(self.model).__name__} changes its input in place, and a step runs it several times: each pass "
@@ -263,7 +263,9 @@ def plan_of(terms: tuple[Term, ...]) -> Plan:
     for term in terms:
         checks.choice("rows", term.rows, ("labeled", "unlabeled"))
     return Plan(
-        views=tuple((term.rows, view) for term in terms for view in term.views),
+        views=tuple(
+            (term.rows, view, number * (view == "further")) for number, term in enumerate(terms) for view in term.views
+        ),
         repeated=max((term.repeated for term in terms), key=("nothing", "upper", "all").index),
         input_gradient=any(term.input_gradient for term in terms),
         searched=frozenset(term.rows for term in terms if term.searches_clean),

@@ -205,13 +205,13 @@ class AdD(Term):
 
     def _check_rows(self, clean: Pass, rows: int | None) -> None:
         """Warn once if the first dimension of the units is not the examples, as in (T, B, F)."""
-        for mask in clean.masks:
+        for mask, units in zip(clean.masks, self._units(clean), strict=True):
             time_first = mask.dim() > 2 and mask.shape[1] == rows != mask.shape[0]
             if rows is not None and (time_first or mask.shape[0] % rows):
                 checks.warn_once(
                     f"the first dimension of the units must be the {rows} examples, got a mask of shape "
                     f"{tuple(mask.shape)}: each of its {mask.shape[0]} rows may have its own int(δ·H) flips, H = "
-                    f"{mask[0].numel()}. Put the layer where the units are (B, ...), such as nn.LSTM(batch_first=True)"
+                    f"{units}. Put the layer where the units are (B, ...), such as nn.LSTM(batch_first=True)"
                 )
 
     def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:
@@ -231,7 +231,7 @@ class AdD(Term):
         return [layer.delta if self.delta is None else self.delta for layer in clean.layers]
 
     def _units(self, clean: Pass) -> list[int]:
-        return [mask.numel() // len(mask) for mask in clean.masks]
+        return [mask.shape[1:].numel() for mask in clean.masks]
 
     def _budget(self, clean: Pass) -> SearchBudget:
         units, deltas = self._units(clean), self._deltas(clean)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from advdrop.choices import Noise, PassName
 from advdrop.eval_mode import eval_mode
 from advdrop.hidden import Place, modules_at, watched
-from advdrop.masks import Masks, sample_mask, scale_mask, use_masks
+from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask, use_masks
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
 from advdrop.step.comparison import Comparison
@@ -148,6 +148,10 @@ class Passes:
             with self.watching(self._plan.hidden) as self._hidden[rows]:
                 self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
         return self._clean[rows]
+
+    def layers(self) -> set[AdversarialDropout]:
+        """Return the layers that ran in the clean passes."""
+        return {layer for clean in self._clean.values() for layer in clean.layers}
 
     def hidden(self, rows: Rows, places: Collection[Place]) -> dict[str, Tensor]:
         """Return the outputs of modules in the clean pass, by their names; the term must have named them ``hidden``."""

@@ -553,3 +553,25 @@ def test_a_hugging_face_network_is_saved_as_if_there_were_no_layer(tmp_path):
     assert torch.equal(loaded(tokens).logits, network(tokens).logits)
     assert not adversarial_layers(loaded)
     assert insert(loaded, after="bert.encoder.layer.0").load_state_dict(network.state_dict())
+
+
+class Attentive(nn.Module):
+    """Torch's attention uses the weights of its output layer and does not call it."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.attention(x, x, x)[0].mean(1))
+
+
+def test_a_layer_that_does_not_run_beside_others_that_do_is_told_once():
+    network, x, y = Attentive(), torch.randn(4, 5, 8), torch.tensor([0, 1, 2, 0])
+    insert(network, after="attention", part=0, delta=0.1)
+    Step(network, CrossEntropy() + VAdD())(x, y)  # a warning would be an error
+    insert(network, after="attention.out_proj", delta=0.1)
+    step = Step(network, CrossEntropy() + VAdD())
+    with pytest.warns(UserWarning, match=r"ran after 'attention.out_proj' in the first step.*advdrop\.places"):
+        step(x, y)
+    step(x, y)

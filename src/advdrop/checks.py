@@ -170,12 +170,12 @@ def is_tensor(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
 
-def floating(name: str, tensor: Tensor) -> Tensor:
-    """Return ``tensor`` if it has floats and at least one example, or raise an error."""
+def floating(name: str, tensor: Tensor, empty: bool = False) -> Tensor:
+    """Return ``tensor`` if it has floats and, unless it may be empty, at least one example, or raise an error."""
     is_tensor(name, tensor)
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {tensor.dtype}; convert it, e.g. {name}.float()")
-    if tensor.dim() == 0 or tensor.shape[0] == 0:
+    if tensor.dim() == 0 or (tensor.shape[0] == 0 and not empty):
         raise ValueError(f"{name} must hold at least one example, got shape {tuple(tensor.shape)}")
     return tensor
 

@@ -112,7 +112,6 @@ def test_without_a_generator_the_global_one_decides():
         ((2, 3), 1.5, ValueError, r"p must be in \[0, 1\], got 1\.5"),
         ((2, 3), "half", TypeError, r"p must be a number.*'half' \(str\)"),
         (torch.zeros(2, 3).long(), 0.5, TypeError, r"like must be floating point, got torch\.int64"),
-        (torch.zeros(0, 3), 0.5, ValueError, r"at least one example, got shape \(0, 3\)"),
         ((3,), 0.5, ValueError, r"two dimensions, got shape \(3,\)"),
     ],
 )

@@ -375,6 +375,17 @@ def test_a_small_jacobian_is_not_taken_for_zero(dtype):
     assert measures["vadd_kl/flips"] > 0
 
 
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_flat_divergence_is_not_taken_for_agreement(p):
+    """The slope of QE is below the rounding of float32 if 1,000 classes are about equally probable."""
+    model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), AdversarialDropout(p, 0.1), nn.Linear(64, 1000))
+    torch.manual_seed(0)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        run(model, VAdD(divergence=qe), only(batch(), "unlabeled"))
+    assert ["all-zero Jacobian" in str(one.message) for one in given] == [True] * (p == 0.0)
+
+
 def test_lower_noise_or_a_second_view_give_the_search_something_to_go_by():
     rows = batch()
     run(noisy(p=0.0), VAdD(), only(rows, "unlabeled"))
@@ -474,6 +485,41 @@ def test_small_weights_find_all_flips_in_every_precision_and_are_not_called_zero
             warnings.filterwarnings("ignore", "the mask search found an all-zero Jacobian")
         measures = run(model, term, rows, measure=True).measures
     assert measures[f"{term.name}/flips"] == 16
+
+
+class Experts(nn.Module):
+    """Sends each row to one of several experts. The last ones get no row."""
+
+    def __init__(self, options, idle=0, busy=2):
+        super().__init__()
+        experts = [
+            nn.Sequential(nn.Linear(FEATURES, HIDDEN), AdversarialDropout(0.5, 0.3, **options), nn.Linear(HIDDEN, 3))
+            for _ in range(busy)
+        ]
+        self.experts, self.busy = nn.ModuleList([*experts, *copy.deepcopy(experts[:1] * idle)]), busy
+
+    def forward(self, x):
+        chosen, output = torch.arange(len(x)) % max(self.busy, 1), x.new_zeros(len(x), CLASSES)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero().flatten()
+            output = output.index_add(0, rows, expert(x[rows]))
+        return output
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"granularity": "feature"}, {"scale": "renormalized"}], ids=str)
+@pytest.mark.parametrize("search", [FirstOrder(), Iterated(2), Probe(), RandomFlips()], ids=str)
+def test_a_layer_without_rows_has_nothing_to_flip(options, search, dtype):
+    """An expert that gets no token changes nothing."""
+    found = []
+    for idle in (0, 1):
+        torch.manual_seed(0)
+        model, rows = Experts(options, idle, busy=1).to(dtype), batch()
+        rows = {"x": rows["x"].to(dtype), "y": rows["y"]}
+        torch.manual_seed(1)
+        found.append(run(model, VAdD(search=search), rows, measure=True))
+    assert torch.equal(found[0].loss, found[1].loss)
+    assert found[0].measures == found[1].measures
 
 
 class Placed(nn.Module):

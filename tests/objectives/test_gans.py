@@ -69,6 +69,16 @@ def test_feature_matching(model, maker, rows, fake):
     np.testing.assert_allclose(found.detach(), np.full(16, ((real - made) ** 2).mean()))
 
 
+def test_features_in_half_precision_have_means_in_float32(maker, rows):
+    """Rounded means would hide small differences between them."""
+    model = nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES)).bfloat16()
+    rows["unlabeled"] = rows["unlabeled"].bfloat16()
+    made = maker(torch.empty(16, 4, dtype=torch.float32).normal_(generator=seeded())).bfloat16()
+    real, fake = (model[:2](x).detach().float().numpy().mean(0) for x in (rows["unlabeled"], made))
+    found = values(model, FakeClass(maker, latent=4, features="1").opponent, rows)
+    np.testing.assert_allclose(found.detach(), np.full(16, ((real - fake) ** 2).mean()), rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_generator_of_another_precision(model, maker, rows, dtype):
     """It gets numbers of its own precision, and the network gets images of that of its inputs."""

@@ -53,6 +53,17 @@ def test_every_pass_has_a_view_of_its_own_if_the_labeled_rows_have_another_shape
     torch.testing.assert_close(terms["transformation_stability"], expected.detach())
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_each_of_two_terms_has_all_views(model, rows, together, monkeypatch):
+    if not together:
+        monkeypatch.setattr(Passes, "_separable", lambda *_: ([], []))
+    rows = {**rows, "more_views": [rows["unlabeled"] + shift for shift in (0.5, -0.5, 1.0)]}
+    terms = TransformationStability(3), TransformationStability(5)
+    found = Step(model, sum(terms))(**rows).terms.values()
+    for value, term in zip(found, terms, strict=True):
+        torch.testing.assert_close(value, values(model, term, rows).mean().detach())
+
+
 def test_mutual_exclusivity_is_summed_over_the_passes(model, rows):
     more = [rows["unlabeled"] + 0.5]
     plain, both = (values(model, TransformationStability(3, w), {**rows, "more_views": more}) for w in (0.0, 0.1))

@@ -71,7 +71,7 @@ def gradient(
         slopes = tuple(torch.zeros_like(p) if slope is None else slope for p, slope in zip(points, slopes, strict=True))
         if exponent == 0:
             return slopes
-        peak = max(float(slope.abs().amax()) for slope in slopes)
+        peak = max((float(slope.abs().amax()) for slope in slopes if slope.numel()), default=0.0)
         if math.isfinite(peak):
             found = tuple(slope.to(torch.promote_types(slope.dtype, torch.float32)) / 2.0**exponent for slope in slopes)
         if found is not None and (not peak < 1.0 or exponent > 36):

@@ -35,7 +35,7 @@ def search_measures(
     {'flips': 2.0, 'budget_share': 0.5, 'drops': 1.0, 'revivals': 1.0}
     """
     lengths = [len(mask) for mask in sampled]
-    examples = math.gcd(*lengths)
+    examples = math.gcd(*lengths) or 1
     drops = _sum(sampled, adversarial) / examples
     revivals = _sum(adversarial, sampled) / examples
     flips = drops + revivals

@@ -59,7 +59,7 @@ def sample_mask(
     """
     keep = 1.0 - checks.fraction("p", p)
     if isinstance(like, Tensor):
-        checks.floating("like", like)
+        checks.floating("like", like, empty=True)
         shape = mask_shape(like.shape, granularity)
         if granularity == "unit":
             return bernoulli_like(like, keep, generator)
@@ -86,7 +86,7 @@ def scale_mask(mask: Tensor, p: float, scale: Scale = "inverted") -> Tensor:
     checks.choice("scale", scale, SCALES)
     p = checks.fraction("p", p)
     if scale == "renormalized":
-        units = mask[0].numel()
+        units = mask.shape[1:].numel()
         # Summed in float32 at least: bfloat16 cannot count beyond 256.
         kept = mask.flatten(1).sum(1, dtype=torch.promote_types(mask.dtype, torch.float32)).clamp_min(1.0)
         return mask * (units / kept).to(mask.dtype).view(-1, *[1] * (mask.dim() - 1))

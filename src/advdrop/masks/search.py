@@ -80,7 +80,7 @@ class MaskProblem:
 
     def separate(self, joint: Tensor) -> Masks:
         """Split one mask ``(B, ΣH)`` into those of the layers."""
-        parts = joint.split([mask[0].numel() for mask in self.sampled], dim=1)
+        parts = joint.split([mask.shape[1:].numel() for mask in self.sampled], dim=1)
         return tuple(part.reshape(mask.shape) for part, mask in zip(parts, self.sampled, strict=True))
 
 
@@ -252,6 +252,8 @@ def _for_rows(values: Tensor, mask: Tensor) -> Tensor:
     tensor([ True,  True, False, False])
     """
     several, rest = divmod(len(mask), len(values))
+    if not len(mask):
+        return values[:0]
     if rest or not several:
         raise ValueError(
             f"a mask of {len(mask)} rows does not belong to {len(values)} examples; put the layer where the units are "
@@ -274,5 +276,5 @@ def _parts(budget: SearchBudget, steps: int) -> list[SearchBudget]:
 def _within_budget(problem: MaskProblem, flipped: Tensor) -> bool:
     if not isinstance(problem.budget, tuple):
         return int(flipped.sum()) <= problem.budget
-    sizes = [mask[0].numel() for mask in problem.sampled]
+    sizes = [mask.shape[1:].numel() for mask in problem.sampled]
     return all(int(f.sum()) <= k for f, k in zip(flipped.split(sizes), problem.budget, strict=True))

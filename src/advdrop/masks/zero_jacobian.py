@@ -45,4 +45,5 @@ def _warn_if_zero(jacobian: Masks, agrees: Callable[[], bool] | None) -> bool:
 
 def rounding(slope: Tensor) -> bool:
     """Return True if a slope of D is not larger than the rounding errors of a softmax, which is float32 at least."""
-    return bool(slope.abs().amax() <= 2 * torch.finfo(torch.promote_types(slope.dtype, torch.float32)).eps)
+    eps = torch.finfo(torch.promote_types(slope.dtype, torch.float32)).eps
+    return slope.numel() == 0 or bool(slope.abs().amax() <= 2 * eps)

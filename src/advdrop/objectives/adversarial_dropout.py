@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from advdrop import checks
 from advdrop.choices import BudgetOf, Noise
-from advdrop.divergences import Divergence, Given, bernoulli_kl, cross_entropy, kl, mse
+from advdrop.divergences import Divergence, Given, bernoulli_kl, cross_entropy, full_precision, kl, mse
 from advdrop.masks import FirstOrder, MaskProblem, Masks, Search, flip_budget, search_measures
 from advdrop.masks.budget import shared_budget, warn_no_flip
 from advdrop.masks.search import SearchBudget
@@ -186,9 +186,15 @@ class AdD(Term):
 
         @torch.enable_grad()
         def agrees() -> bool:
-            point = last.detach().requires_grad_()
-            reached = self._compare(passes, search_divergence, fixed, point)
-            return rounding(*torch.autograd.grad(reached.sum(), point))
+            # D may be flat, as QE of many classes is. A slope is rounding only beside that of outputs which differ.
+            point = full_precision(last).detach().requires_grad_()
+            ramp = torch.linspace(1.0, 0.0, point.shape[1]).to(point).view(-1, *[1] * (point.dim() - 2))
+            slopes = []
+            for output in (point, point + ramp):
+                reached = self._compare(passes, search_divergence, fixed, output)
+                slopes.append(torch.autograd.grad(reached.sum(), point)[0])
+            here, beside = (slope.abs().flatten(1).amax(1) for slope in slopes)
+            return rounding(here) and bool((here <= 64 * torch.finfo(here.dtype).eps * beside).all())
 
         budget = self._budget(clean)
         jacobians: list[Masks] = []
@@ -200,13 +206,13 @@ class AdD(Term):
 
     def _check_rows(self, clean: Pass, rows: int | None) -> None:
         """Warn once if the first dimension of the units is not the examples, as in (T, B, F)."""
-        for mask in clean.masks:
+        for mask, units in zip(clean.masks, self._units(clean), strict=True):
             time_first = mask.dim() > 2 and mask.shape[1] == rows != mask.shape[0]
             if rows is not None and (time_first or mask.shape[0] % rows):
                 checks.warn_once(
                     f"the first dimension of the units must be the {rows} examples, got a mask of shape "
                     f"{tuple(mask.shape)}: each of its {mask.shape[0]} rows may have its own int(δ·H) flips, H = "
-                    f"{mask[0].numel()}. Put the layer where the units are (B, ...), such as nn.LSTM(batch_first=True)"
+                    f"{units}. Put the layer where the units are (B, ...), such as nn.LSTM(batch_first=True)"
                 )
 
     def _may_flip(self, clean: Pass, budget: SearchBudget) -> bool:
@@ -226,7 +232,7 @@ class AdD(Term):
         return [layer.delta if self.delta is None else self.delta for layer in clean.layers]
 
     def _units(self, clean: Pass) -> list[int]:
-        return [mask.numel() // len(mask) for mask in clean.masks]
+        return [mask.shape[1:].numel() for mask in clean.masks]
 
     def _budget(self, clean: Pass) -> SearchBudget:
         units, deltas = self._units(clean), self._deltas(clean)

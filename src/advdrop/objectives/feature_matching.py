@@ -81,8 +81,7 @@ class FeatureMatching(Generative):
 
 def _mean(hidden: dict[str, Tensor]) -> Tensor:
     """Return the mean of each hidden unit over the batch, ``(H,)``."""
-    means = torch.cat([h.flatten(1).mean(0) for h in hidden.values()])
-    return full_precision(means)
+    return torch.cat([full_precision(h).flatten(1).mean(0) for h in hidden.values()])
 
 
 def evidence(logits: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from advdrop.choices import Noise, PassName
 from advdrop.eval_mode import eval_mode
 from advdrop.hidden import Place, modules_at, watched
-from advdrop.masks import Masks, sample_mask, scale_mask, use_masks
+from advdrop.masks import AdversarialDropout, Masks, sample_mask, scale_mask, use_masks
 from advdrop.randomness import borrowed_noise, mask_generator
 from advdrop.step.batch import Batch, Rows
 from advdrop.step.comparison import Comparison
@@ -39,6 +39,10 @@ Repeated = Literal["nothing", "upper", "all"]
 """The part of the network that a term runs again with the noise of the clean pass."""
 
 
+Needed = tuple[Rows, View, int]
+"""A pass on some rows that a term needs. Each term has further passes of its own, with the number of the term."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What the terms of a step are known to need.
@@ -51,7 +55,7 @@ class Plan:
         hidden: the modules whose outputs they will ask for.
     """
 
-    views: tuple[tuple[Rows, View], ...] = ()
+    views: tuple[Needed, ...] = ()
     repeated: Repeated = "nothing"
     input_gradient: bool = False
     searched: frozenset[Rows] = frozenset()
@@ -117,9 +121,10 @@ class Passes:
         # By the id of an input: the input, what ``begin`` made of it, and the version of that tensor.
         self._begun: dict[int, tuple[Tensor, Tensor, int]] = {}
         # Passes and lower parts that ran as one batch, and that no term has asked for yet.
-        self._ready: defaultdict[tuple[Rows, View], list[Any]] = defaultdict(list)
+        self._ready: defaultdict[Needed, list[Any]] = defaultdict(list)
         self._joined = False
         self._returns_tensor = False
+        self._term = 0
         self._views_seen: Counter[Rows] = Counter()
 
     def inputs(self, rows: Rows) -> Inputs:
@@ -137,12 +142,16 @@ class Passes:
         """Return f(x, εs), the pass that all terms on these rows share."""
         rows = self.batch.rows(rows)
         if rows not in self._clean:
-            ready = self._joint((rows, "clean"))
+            ready = self._joint((rows, "clean", 0))
             name: PassName = "labeled" if rows == "labeled" else "clean"
             again = rows in map(self.batch.rows, self._plan.searched)
             with self.watching(self._plan.hidden) as self._hidden[rows]:
                 self._clean[rows] = ready if ready is not None else self._sampled(self.inputs(rows), name, again=again)
         return self._clean[rows]
+
+    def layers(self) -> set[AdversarialDropout]:
+        """Return the layers that ran in the clean passes."""
+        return {layer for clean in self._clean.values() for layer in clean.layers}
 
     def hidden(self, rows: Rows, places: Collection[Place]) -> dict[str, Tensor]:
         """Return the outputs of modules in the clean pass, by their names; the term must have named them ``hidden``."""
@@ -176,22 +185,19 @@ class Passes:
 
     def again(self, rows: Rows) -> Pass:
         """Return another pass with new noise and new masks, on the second view if there is one."""
-        ready = self._joint((self.batch.rows(rows), "second"))
+        ready = self._joint((self.batch.rows(rows), "second", 0))
         return ready if ready is not None else self._sampled(self.batch.second(rows), "second")
 
     def further(self, rows: Rows) -> Pass:
         """Return another pass with new noise and new masks, on the next of the views after the second."""
-        ready = self._joint((self.batch.rows(rows), "further"))
-        return ready if ready is not None else self._sampled(self._next_view(rows), "second")
-
-    def _next_view(self, rows: Rows) -> Inputs:
+        ready = self._joint((self.batch.rows(rows), "further", self._term))
         number = self._views_seen[self.batch.rows(rows)]
         self._views_seen[self.batch.rows(rows)] += 1
-        return self.batch.further(rows, number)
+        return ready if ready is not None else self._sampled(self.batch.further(rows, number), "second")
 
     def lower_again(self, rows: Rows) -> Lower:
         """Return another lower part with new noise, on the second view if there is one."""
-        ready = self._joint((self.batch.rows(rows), "adversarial"))
+        ready = self._joint((self.batch.rows(rows), "adversarial", 0))
         if isinstance(ready, SequentialLower):
             ready.noise = ready.network.noise()  # the upper part continues with the present noise
             return ready
@@ -312,9 +318,11 @@ class Passes:
         """Return a ``with`` block that restores the global generators of torch at its end."""
         return borrowed_noise(self.network.device)
 
-    def take_measures(self) -> dict[str, Tensor]:
-        """Return what was measured since the last call."""
+    def end_term(self) -> dict[str, Tensor]:
+        """Return what a term has measured. The next term begins with the first of the further views."""
         taken, self.measures = self.measures, {}
+        self._term += 1
+        self._views_seen.clear()
         return taken
 
     def _begin(self, x: Tensor) -> Tensor:
@@ -340,7 +348,7 @@ class Passes:
         self._returns_tensor = isinstance(output, Tensor)
         return self.outputs.find(output)
 
-    def _joint(self, view: tuple[Rows, View]) -> Any:
+    def _joint(self, view: Needed) -> Any:
         """Return a pass that ran as one batch with others, or None if this one did not."""
         if not self._joined:
             self._joined = True
@@ -356,9 +364,9 @@ class Passes:
         whole, under = network.remember((self._plan, self.batch.unlabeled is None), lambda: self._separable(network))
         if len(whole) + len(under) < 2:
             return
-        inputs = [self._inputs_of(rows, view) for rows, view in (*whole, *under)]
+        needed = (*whole, *under)
+        inputs = [self._inputs_of(key, needed[:i].count(key)) for i, key in enumerate(needed)]
         if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
-            self._views_seen.clear()  # the passes run one by one and begin with the first view
             return
         sizes = [len(x) for x in inputs]
         rows_above = sum(sizes[: len(whole)])
@@ -383,12 +391,13 @@ class Passes:
         for key, own_h in zip(under, lowers, strict=True):
             self._ready[key].append(SequentialLower(network, own_h, start.start, start.noise))
 
-    def _inputs_of(self, rows: Rows, view: View) -> Inputs:
+    def _inputs_of(self, needed: Needed, number: int) -> Inputs:
+        rows, view, _ = needed
         if view == "further":
-            return self._next_view(rows)
+            return self.batch.further(rows, number)
         return self.inputs(rows) if view == "clean" else self.batch.second(rows)
 
-    def _separable(self, network: SequentialNetwork) -> tuple[list[tuple[Rows, View]], list[tuple[Rows, View]]]:
+    def _separable(self, network: SequentialNetwork) -> tuple[list[Needed], list[Needed]]:
         """Return the passes that can run as one batch: the whole passes, and those of which only the lower part runs.
 
         There are none if a module may mix rows, or if a pass has to repeat the noise of another.
@@ -398,7 +407,7 @@ class Passes:
             return [], []
         if plan.hidden or not rowwise([*network.rest, *upper]):
             return [], []
-        known = [(self.batch.rows(rows), view) for rows, view in plan.views]
+        known = [(self.batch.rows(rows), view, number) for rows, view, number in plan.views]
         cleans = dict.fromkeys(key for key in known if key[1] == "clean")
         whole = [*cleans, *(key for key in known if key[1] in ("second", "further"))]
         return whole, [key for key in known if key[1] == "adversarial"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,6 +16,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from advdrop import checks
 from advdrop.choices import PassName
 from advdrop.hidden import modules_at
+from advdrop.masks import AdversarialDropout
 from advdrop.objectives.base import Objective, Term, Weight
 from advdrop.objectives.supervised import Supervised
 from advdrop.randomness import ONE_THREAD
@@ -112,6 +114,7 @@ class Step(nn.Module):
         self.reuse = reuse
         self._known: tuple[object, Network] | None = None
         self._warnings: set[str] = set()
+        self._ran = False
         for _, term in objective.parts:
             term.attach(model)
 
@@ -178,7 +181,10 @@ class Step(nn.Module):
             part = value if weights[name] == 1.0 else weights[name] * value
             total = part if total is None else total + part
             terms[name] = value.detach()
-            measures.update({f"{name}/{key}": measured for key, measured in passes.take_measures().items()})
+            measures.update({f"{name}/{key}": measured for key, measured in passes.end_term().items()})
+        if not self._ran and (layers := passes.layers()):
+            self._ran = True
+            self._warn_if_idle(layers)
         if batch.versions() != versions and not all(isinstance(term, Supervised) for term in active.values()):
             checks.warn_once(
                 f"{type(self.model).__name__} changes its input in place, and a step runs it several times: each pass "
@@ -187,6 +193,18 @@ class Step(nn.Module):
             )
         assert total is not None
         return Loss(total, terms, weights, measures)
+
+    def _warn_if_idle(self, layers: Collection[AdversarialDropout]) -> None:
+        """Warn about inserted layers that did not run, if others did. Without any, a term raises an error."""
+        hooks: list[Any] = [hook for module in all_modules(self.model) for hook in module._forward_hooks.values()]
+        inserted = [hook for hook in hooks if isinstance(getattr(hook, "layer", None), AdversarialDropout)]
+        if idle := [hook.place for hook in inserted if hook.layer not in layers]:
+            warnings.warn(
+                f"no AdversarialDropout layer ran after {', '.join(map(repr, idle))} in the first step, so nothing was "
+                "flipped there: the network did not call the module (torch.nn.MultiheadAttention uses the weights of "
+                "its out_proj and does not call it). advdrop.places(network, x) lists the modules that run",
+                stacklevel=3,
+            )
 
     def passes(
         self, batch: Batch, terms: tuple[Term, ...], generator: torch.Generator | None = None, measure: bool = False
@@ -263,7 +281,9 @@ def plan_of(terms: tuple[Term, ...]) -> Plan:
     for term in terms:
         checks.choice("rows", term.rows, ("labeled", "unlabeled"))
     return Plan(
-        views=tuple((term.rows, view) for term in terms for view in term.views),
+        views=tuple(
+            (term.rows, view, number * (view == "further")) for number, term in enumerate(terms) for view in term.views
+        ),
         repeated=max((term.repeated for term in terms), key=("nothing", "upper", "all").index),
         input_gradient=any(term.input_gradient for term in terms),
         searched=frozenset(term.rows for term in terms if term.searches_clean),

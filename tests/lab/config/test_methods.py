@@ -266,6 +266,12 @@ def test_the_authors_minimize_entropy_in_semi_supervised_methods(method):
 
 
 @pytest.mark.parametrize("method", ["dropout", "at+sadd"])
+def test_entropy_is_that_of_semi_supervised_methods_also_if_it_is_set(method):
+    assert EntropyMinimization not in weights(method, "objective.entropy=1")
+    assert weights(f"{method}+pi".removeprefix("dropout+"), "objective.entropy=1")[EntropyMinimization] == 1.0
+
+
+@pytest.mark.parametrize("method", ["dropout", "at+sadd"])
 def test_the_authors_do_not_minimize_it_where_labels_are_all_there_is(method):
     assert EntropyMinimization not in weights(method, preset="authors")
 

@@ -140,6 +140,8 @@ def resolve(
     if len(shape) == 3:
         needed += [METHODS[term].of_images for term in terms]
     settings = merged(*needed, expanded(settings or {}))
+    if not any(METHODS[term].semi_supervised for term in terms):  # entropy is minimized in every other method
+        settings = merged(settings, {"objective": {"entropy": 0.0}})
     given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
     if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
         raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")

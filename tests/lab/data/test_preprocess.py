@@ -227,3 +227,9 @@ def test_inputs_are_the_same_in_half_precision(dtype):
         found = fitted(images(8))
     assert found.dtype == torch.float32
     assert torch.equal(found, fitted(images(8)))
+
+
+def test_the_shape_of_inputs_can_be_had_without_memory():
+    """As a model that is loaded asks for it."""
+    fitted = fit(images(), standardize=True, zca=True).to(torch.device("meta"))
+    assert fitted(torch.empty(2, 3, 4, 5, device="meta")).shape == (2, 3, 4, 5)

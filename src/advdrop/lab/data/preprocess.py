@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class Preprocess:
         if self.mean is not None and self.std is not None:
             x = (x - self.mean) / self.std
         if self.center is not None and self.whitening is not None:
-            # Autocast would round: W takes small differences of large numbers.
-            with torch.autocast(x.device.type, enabled=False):
+            # Autocast would round: W takes small differences of large numbers. The device meta has no autocast.
+            with nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False):
                 x = ((x.flatten(1) - self.center) @ self.whitening).view_as(x)
         return x
 

@@ -10,7 +10,8 @@ from statistics import fmean
 import harm
 import harm_data as data
 import step
-from advdrop.lab.report.collect import Results, collect
+from advdrop.lab.report.collect import collect
+from advdrop.lab.report.results import Results
 from measure import rows_of
 
 HEAD = ["what you have", "what to use", "what was measured"]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from advdrop.lab.config.recipes import resolve
 from advdrop.lab.config.values import merged
-from advdrop.lab.records.record import ERROR, Record
+from advdrop.lab.records.record import ERROR, Record, RecordError
+from advdrop.lab.report.collect import results_of
+from advdrop.lab.report.results import Results
 from advdrop.lab.suites.suite import Key, Suite
 
 SHAPE, EXAMPLES, IMAGES = (1, 8, 8), 1500, 10_000
@@ -106,6 +109,24 @@ def _record(config: Any, errors: Sequence[float | None], given: dict[str, Any]) 
         "finished": "2025-01-01T00:00:00+00:00",
     }
     return Record(**values | given).sealed()
+
+
+def reconfigured(record: Record, settings: dict[str, Any]) -> Record:
+    """The same record with other settings in its configuration."""
+    return record.model_copy(update={"config": merged(record.config, settings)}).sealed()
+
+
+def tables(suite: Suite, *records: Record) -> list[Results]:
+    """The tables of some records, which may be of this suite."""
+    return results_of(records, {suite.key: suite})
+
+
+def refusal(call: Callable[..., Any], *arguments: Any) -> str:
+    """The message with which some records are refused. It has one line."""
+    with pytest.raises(RecordError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def hostile(folder: Path, text: str) -> Suite:

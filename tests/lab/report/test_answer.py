@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from advdrop.lab.config.values import merged
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.answer import (
     MOST_EXAMPLES,
@@ -20,7 +19,7 @@ from advdrop.lab.report.answer import (
     with_answers,
 )
 from advdrop.lab.report.collect import results_of
-from ledger import loose_of, run_of
+from ledger import loose_of, reconfigured, run_of
 
 COUNTS = "(200 labels, 5 test images, 2 seeds)."
 
@@ -148,15 +147,11 @@ def test_without_an_unlabeled_image_none_of_them_helped():
     assert answer_in_words(runs(*rows, labels="all", half_labeled=True)).startswith("The unlabeled images helped")
 
 
-def changed(record, settings):
-    return record.model_copy(update={"config": merged(record.config, settings)}).sealed()
-
-
 def test_rows_that_differ_in_more_than_the_method_do_not_answer():
     def of(method, **settings):
         runs = [("dropout", [10.0, 11.0]), ("pi", [9.0, 9.0])]
         records = [loose_of(m, seed, (40.0, e)) for m, es in runs for seed, e in enumerate(es)]
-        (found,) = results_of([*records, *(changed(loose_of(method, seed), settings) for seed in (0, 1))])
+        (found,) = results_of([*records, *(reconfigured(loose_of(method, seed), settings) for seed in (0, 1))])
         return answer_in_words(found)
 
     assert "(pi)" in of("ladder")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advdrop.lab.report.charts import COLORS, STYLE, Line, chart, standalone, tiled, unpacked
-from advdrop.lab.report.figures import feature_square
+from advdrop.lab.report.study_figures import feature_square
 from pixels import pictures
 
 EVIL = '<script>alert(1)</script> & "quotes" \'single\' ]]> $x$ \\frac #0072b2 id="a"'

@@ -3,11 +3,7 @@ import pytest
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.costs import at_cost, same_machine
 from advdrop.lab.report.sections import cost_table
-from ledger import loose_of, run_of
-
-
-def tables(suite, *records):
-    return results_of(records, {suite.key: suite})
+from ledger import loose_of, run_of, tables
 
 
 def test_the_cost_of_an_update_is_that_of_the_fastest_run(suite):

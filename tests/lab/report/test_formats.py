@@ -9,8 +9,9 @@ import pytest
 from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
 from advdrop.lab.report.answer import answer_in_words
-from advdrop.lab.report.collect import Results, results_of
+from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import COLUMNS, FORMATS, as_csv, as_json, latex, main_table, markdown, page
+from advdrop.lab.report.results import Results
 from advdrop.lab.report.sections import comparison_table, cost_table, gaps, in_words, sentences, verdicts
 from advdrop.lab.report.statistics import Difference
 from ledger import hostile, loose_of, run_of

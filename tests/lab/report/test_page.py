@@ -9,7 +9,7 @@ from advdrop.lab.report.answer import with_answers
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.formats import anchor, page
 from advdrop.lab.report.statistics import p_value
-from ledger import hostile, loose_of, run_of
+from ledger import hostile, loose_of, run_of, tables
 
 EVIL = "<script>alert(1)</script> & \"quotes\" 'single' <img src=x onerror=alert(1)>"
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -49,10 +49,6 @@ class Page(HTMLParser):
 
     def text(self, tag):
         return [text for found, text in self.texts if found == tag]
-
-
-def tables(suite, *records):
-    return results_of(records, {suite.key: suite})
 
 
 @pytest.fixture
@@ -320,8 +316,8 @@ def test_one_seed_proves_nothing_and_five_seeds_are_one_command():
 
 
 def test_no_table_of_dashes_appears(suite, results):
-    for tables in (results, tables_of_own(seeds=1), tables_of_own(seeds=2)):
-        text = page(tables)
+    for shown in (results, tables_of_own(seeds=1), tables_of_own(seeds=2)):
+        text = page(shown)
         for table in re.findall("<table>.*?</table>", text, flags=re.DOTALL):
             heads = re.findall('<th scope="col">', table)
             rows = [re.findall("<td[^>]*>(.*?)</td>", row, flags=re.DOTALL) for row in table.split("<tr>")[2:]]
@@ -331,8 +327,8 @@ def test_no_table_of_dashes_appears(suite, results):
 
 
 def test_statistics_are_folded_and_come_after_the_curves(results, answer):
-    for tables in (results, tables_of_own(answer)):
-        found = Page(page(tables))
+    for shown in (results, tables_of_own(answer)):
+        found = Page(page(shown))
         assert found.text("summary")[0] == "Statistics, and how to run it again"
         assert found.text("h3").index("Curves") < found.text("h3").index("Method against method, seed by seed")
 

@@ -24,8 +24,9 @@ from advdrop.lab.engine.run import split_of
 from advdrop.lab.engine.rundir import RunDirectory
 from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.records.record import Ledger, Record, RecordError, record_of
-from advdrop.lab.report.collect import Results, check, results_of
+from advdrop.lab.report.collect import check, results_of
 from advdrop.lab.report.formats import main_table, page
+from advdrop.lab.report.results import Results
 from advdrop.lab.report.sections import gaps, orders, sentences
 from advdrop.lab.suites.suite import Key, Suite, fingerprint, suites
 

@@ -24,7 +24,8 @@ from advdrop.lab.config.terms import METHODS
 from advdrop.lab.config.values import first_error
 from advdrop.lab.files import read_json
 from advdrop.lab.records.record import RecordError
-from advdrop.lab.report.collect import LOOSE, Results, config_in
+from advdrop.lab.report.deviations import config_in
+from advdrop.lab.report.results import LOOSE, Results
 from advdrop.lab.report.statistics import Difference, paired
 from advdrop.lab.suites.suite import HABITS, MACHINE
 

@@ -11,7 +11,8 @@ from itertools import chain, product
 from typing import Any
 
 from advdrop.lab.config.values import ConfigError, parse_yaml
-from advdrop.lab.report.collect import LOOSE, Results, config_in, flat
+from advdrop.lab.report.deviations import config_in, flat
+from advdrop.lab.report.results import LOOSE, Results
 from advdrop.lab.suites.suite import Key, differences, suites
 
 

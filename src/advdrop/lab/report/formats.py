@@ -15,9 +15,9 @@ from advdrop.lab.records.record import Record
 from advdrop.lab.report import tables
 from advdrop.lab.report.answer import answer_in_words, counts, question
 from advdrop.lab.report.charts import STYLE, Figure
-from advdrop.lab.report.collect import LOOSE, Results
 from advdrop.lab.report.commands import more_seeds
 from advdrop.lab.report.figures import confusion_figure, figures, overviews
+from advdrop.lab.report.results import LOOSE, Results
 from advdrop.lab.report.sections import (
     MATRIX,
     Table,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from advdrop.lab.report.charts import Figure
-from advdrop.lab.report.collect import Results
+from advdrop.lab.report.results import Results
 
 NOTE = "Random samples, not chosen: the first 32 that the generator makes of fixed random numbers, in 64 colors."
 

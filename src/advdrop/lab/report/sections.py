@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 
 from advdrop.lab.records.record import Record
 from advdrop.lab.report.answer import Answer
-from advdrop.lab.report.collect import LOOSE, Entry, Results, choices
 from advdrop.lab.report.commands import run_again
+from advdrop.lab.report.deviations import choices
+from advdrop.lab.report.results import LOOSE, Entry, Results
 from advdrop.lab.report.statistics import Agreement, judged, numbers, p_text, p_value, signed
 
 HELD, REVERSED, UNKNOWN = "What held", "What was the other way around", "What is not known yet"

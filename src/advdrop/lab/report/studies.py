@@ -14,9 +14,9 @@ from advdrop.lab.records.measurement import Measurement
 from advdrop.lab.records.record import RecordError
 from advdrop.lab.report.charts import Figure
 from advdrop.lab.report.commands import shell
-from advdrop.lab.report.figures import feature_figures, histogram_figures, linearized_figure, path_figures
 from advdrop.lab.report.sections import Section, Table
 from advdrop.lab.report.statistics import Summary, holm, judged, numbers, paired
+from advdrop.lab.report.study_figures import feature_figures, histogram_figures, linearized_figure, path_figures
 
 WORDS: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("studies.yaml").read_text(encoding="utf-8"))
 VERDICTS = {"lower": "holds", "higher": "the other way around", "unknown": "not known"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, stdev
 
 from advdrop.lab.report.charts import COLORS, Figure, drawing, plain
-from advdrop.lab.report.collect import Comparison, Results
+from advdrop.lab.report.results import Comparison, Results
 from advdrop.lab.report.statistics import detectable, numbers
 
 SMALL = 0.05

@@ -133,3 +133,16 @@ def test_a_suite_that_is_none_is_named(tmp_path):
     (tmp_path / "bad.yaml").write_text("title: [")
     with pytest.raises(ConfigError, match=r"bad\.yaml is not YAML"):
         collect([tmp_path / "bad.yaml"])
+
+
+def test_two_suites_of_one_key_are_refused_and_copies_are_not(tmp_path):
+    (tmp_path / "copy").mkdir()
+    files = [tmp_path / "small.yaml", tmp_path / "copy" / "small.yaml"]
+    suite = suite_of(tmp_path)
+    suite_of(tmp_path / "copy")
+    Ledger(tmp_path / "results").add(run_of(suite))
+    assert len(collect([*files, tmp_path / "results"])) == 1
+    suite_of(tmp_path / "copy", title="Another")
+    assert refusal(collect, [*files, tmp_path / "results"]) == (
+        f"{files[0]} and {files[1]}: two different suites have the key 'small'"
+    )

@@ -10,7 +10,8 @@ from advdrop.lab.config.recipes import resolve
 from advdrop.lab.config.values import merged, overrides
 from advdrop.lab.report.collect import results_of
 from advdrop.lab.report.commands import _as_yaml, more_seeds, run_again, shell
-from ledger import EXAMPLES, SHAPE, loose_of, run_of
+from advdrop.lab.suites.suite import Suite
+from ledger import EXAMPLES, SHAPE, loose_of, run_of, suite_of
 
 
 def table(suite, *records):
@@ -49,6 +50,14 @@ def test_records_are_run_again_with_the_instructions_that_most_of_them_name(used
     (command,) = run_again(found)
     words = "advdrop reproduce small.yaml --protocol short --only pi --columns 20"
     assert command == f"{words} --seeds {len(used)}{option}"
+
+
+def test_a_table_of_the_package_is_run_by_its_name_and_a_changed_copy_by_its_file(tmp_path):
+    own = suite_of(tmp_path, name="table1")
+    assert run_again(table(own, run_of(own)))[0].startswith("advdrop reproduce table1.yaml ")
+    paper = Suite.load("table1")
+    record = run_of(paper, "pi", column="1000", preset="paper")
+    assert run_again(table(paper, record))[0].startswith("advdrop reproduce table1 ")
 
 
 def test_one_command_runs_rows_with_the_same_columns_and_seeds_and_nothing_else(suite):

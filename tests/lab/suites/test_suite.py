@@ -161,8 +161,9 @@ def test_a_quoted_row_cannot_be_run(small):
             {"rows": {False: {"name": "No", "method": "pi"}}},
             "rows has the key False, which is not a text; put it in quotes",
         ),
-        ({"key": "../results"}, "key '../results' cannot be the name of a folder"),
-        ({"key": ""}, "key '' cannot be the name of a folder"),
+        ({"key": "../results"}, "key '../results' cannot be the name of the folder"),
+        ({"key": ""}, "key '' cannot be the name of the folder"),
+        ({"key": "(runs)"}, "key '(runs)' cannot be the name of the folder"),
         ({"colums": {}}, "colums Extra inputs"),
         (
             {"protocols": {"short": {"seeds": 10**9}}},

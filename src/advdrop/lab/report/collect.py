@@ -19,9 +19,15 @@ ORDER = ("table1", "ablation", "sensitivity", "table2", "table-d1", "table-d2", 
 
 def collect(paths: Iterable[Path]) -> list[Results]:
     """Return the results of records, run directories, folders of either, and the YAML files of suites of your own."""
-    paths = list(paths)
-    own = {suite.key: suite for path in paths if path.suffix in (".yaml", ".yml") for suite in [Suite.load(str(path))]}
-    return results_of((record for path in paths if path.suffix not in (".yaml", ".yml") for record in read(path)), own)
+    files, places = [], []
+    for path in paths:
+        (files if path.suffix in (".yaml", ".yml") else places).append(path)
+    own: dict[str, Suite] = {}
+    for file in files:
+        suite = Suite.load(str(file))
+        if own.setdefault(suite.key, suite) != suite:  # a record names only the key
+            raise RecordError(f"{' and '.join(map(str, files))}: two different suites have the key {suite.key!r}")
+    return results_of((record for place in places for record in read(place)), own)
 
 
 def read(path: Path) -> list[Record]:

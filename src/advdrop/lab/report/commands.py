@@ -13,7 +13,7 @@ from typing import Any
 from advdrop.lab.config.values import ConfigError, parse_yaml
 from advdrop.lab.report.deviations import config_in, flat
 from advdrop.lab.report.results import LOOSE, Results
-from advdrop.lab.suites.suite import Key, differences, suites
+from advdrop.lab.suites.suite import Key, Suite, differences, suites
 
 
 def run_again(results: Results) -> list[str]:
@@ -36,7 +36,8 @@ def run_again(results: Results) -> list[str]:
 
 def _reproduce(results: Results, rows: Sequence[str], columns: Sequence[str], seeds: int) -> str:
     """Return the command that runs some cells of a suite, with the instructions that most of their records name."""
-    name = results.suite.key if results.suite.key in suites() else f"{results.suite.key}.yaml"
+    suite = results.suite
+    name = suite.key if suite.key in suites() and suite == Suite.load(suite.key) else f"{suite.key}.yaml"
     preset = [] if results.preset == "paper" else ["--preset", results.preset]
     words = ["advdrop", "reproduce", name, "--protocol", results.protocol, *preset, "--only", ",".join(rows)]
     records = chain.from_iterable(results.entries[cell].records for cell in product(rows, columns))

@@ -165,10 +165,6 @@ class Suite(Part):
             shown = Counter(part.name for part in each.values())
             if double := [name for name, count in shown.items() if count > 1]:
                 raise ValueError(f"{kind} has the name {double[0]!r} twice; a reader could not tell them apart")
-        if re.search(r"^\.|[/\\]|^$", self.key):
-            raise ValueError(
-                f"key {self.key!r} cannot be the name of a folder; leave it out, and it is the file's name"
-            )
         names = [*self.columns, *self.rows, *self.protocols]
         if bad := [name for name in names if not re.fullmatch(r"\w[\w.+-]*", name)]:
             raise ValueError(f"{bad[0]!r} cannot be part of a file's name; use letters and digits, then . + -")
@@ -190,9 +186,15 @@ class Suite(Part):
             check_known("suite", [name], suites())
         values = read_yaml(path, "suite")
         try:
-            return cls.model_validate({"key": path.stem, **values})
+            suite = cls.model_validate({"key": path.stem, **values})
         except ValidationError as error:
             raise ConfigError(f"{path}: {first_error(error)}") from None
+        if not re.fullmatch(r"\w[^/\\]*", suite.key):
+            raise ConfigError(
+                f"{path}: key {suite.key!r} cannot be the name of the folder of the records; begin it with a letter or "
+                "a digit, and use no slash"
+            )
+        return suite
 
     @property
     def summary(self) -> str:

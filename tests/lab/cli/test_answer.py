@@ -1,4 +1,4 @@
-"""``advdrop train`` and ``advdrop compare`` say whether the unlabeled images helped."""
+"""``advdrop train`` and ``advdrop compare`` say whether the unlabeled examples helped."""
 
 import base64
 import io
@@ -50,7 +50,7 @@ def test_compare_adds_the_labels_alone_and_answers(own, capsys):
     assert list(json.loads(Path("c/compare.json").read_text())) == ["dropout", "pi"]
     answer = read_answer(Path("c/answer.json"))
     assert said.out.endswith(f"\n{answer.text}\n")
-    assert "40 unlabeled images" in answer.text
+    assert "40 unlabeled examples" in answer.text
     assert (answer.method, answer.baseline, answer.labeled, answer.seeds) == ("pi", "dropout", 12, 2)
     errors = {m: [evaluate_run(Path(f"c/{m}-{s}"))["test_error_percent"] for s in (0, 1)] for m in ("dropout", "pi")}
     assert answer.error_percent == pytest.approx(np.mean(errors["pi"]))
@@ -62,7 +62,7 @@ def test_compare_adds_the_labels_alone_and_answers(own, capsys):
     first = errors["dropout"][0] - errors["pi"][0]
     assert answer.right_now - answer.wrong_now == pytest.approx(first * 30 / 100)
     page = Path("c/report.html").read_text()
-    assert "do the unlabeled images help?" in page
+    assert "do the unlabeled examples help?" in page
     assert page.count("<img") == len(answer.changed)
     main(["report", "c", "-o", "again.html"])
     again = Path("again.html").read_text()
@@ -100,7 +100,7 @@ def test_compare_does_not_answer_for_a_method_with_another_network(own, capsys):
     assert "ladder has other settings of data, network, optimizer, training than dropout" in said.err
     assert "pi has other" not in said.err
     assert main([*words, "--methods", "ladder", "--out", "d"]) == 0
-    assert "unlabeled images" not in capsys.readouterr().out
+    assert "unlabeled examples" not in capsys.readouterr().out
     assert not Path("d/answer.json").exists()
     assert "which method has the lowest error?" in Path("d/report.html").read_text()
 
@@ -128,13 +128,13 @@ def test_unlabeled_images_that_no_batch_has_are_not_said_to_help(own, capsys):
     words = [*own, "--method", "pi", "--set", "training.unlabeled=0"]
     assert main(["train", "first", *words]) == 0
     assert main(["compare", *words[:-4], *words[-2:], "--methods", "pi", "--jobs", "1", "--out", "c"]) == 0
-    assert "unlabeled images" not in capsys.readouterr().out
+    assert "unlabeled examples" not in capsys.readouterr().out
     assert "which method has the lowest error?" in Path("c/report.html").read_text()
 
 
 def test_a_second_run_that_is_asked_for_and_cannot_be_is_told(own, capsys):
     assert main(["train", "first", *own, "--method", "sadd", "--baseline"]) == 0
-    said = "runs/first has no second run for --baseline: it used no unlabeled images"
+    said = "runs/first has no second run for --baseline: it used no unlabeled examples"
     assert said in capsys.readouterr().err
 
 
@@ -145,7 +145,7 @@ def test_more_classes_than_a_confusion_matrix_takes_have_an_answer(own, capsys, 
     assert (answer.classes, answer.confusion) == ((), ())
     assert capsys.readouterr().out.endswith(f"\n{answer.text}\n")
     page = Path("c/report.html").read_text()
-    assert "40 unlabeled images" in page
+    assert "40 unlabeled examples" in page
     assert not {"Confusion matrix", "The most frequent mistakes"} & set(page.replace("<", ">").split(">"))
 
 
@@ -153,7 +153,7 @@ def test_train_on_ones_own_data_answers_with_a_second_run(own, capsys):
     loud = [word for word in own if word != "--quiet"]
     assert main(["train", "first", *loud, "--method", "pi", "--seed", "3"]) == 0
     said = capsys.readouterr()
-    assert "do the 40 unlabeled images help? Training again with the labels alone, which takes less than" in said.err
+    assert "do the 40 unlabeled examples help? Training again with the labels alone, which takes less than" in said.err
     answer = read_answer(Path("runs/first/answer.json"))
     assert said.out.splitlines()[-1] == answer.text
     run, baseline = (RunDirectory.open(Path(f"runs/{name}")) for name in ("first", "first-baseline"))
@@ -169,7 +169,7 @@ def test_train_on_ones_own_data_answers_with_a_second_run(own, capsys):
     assert read_answer(Path("runs/first/answer.json")).method == "vat"
     assert sorted(path.name for path in Path("runs").iterdir()) == ["first", "first-baseline", "first-baseline-2"]
     assert main(["report", "runs", "-o", "page.html"]) == 0
-    assert "do the unlabeled images help?" in Path("page.html").read_text()
+    assert "do the unlabeled examples help?" in Path("page.html").read_text()
 
 
 def test_the_baseline_of_a_ladder_updates_its_batch_norm(own):
@@ -188,7 +188,7 @@ def test_the_second_run_can_be_left_out_and_asked_for(own, capsys):
     assert sorted(path.name for path in Path("runs").iterdir()) == ["first", "known"]
     assert "unlabeled" not in capsys.readouterr().out
     assert main(["train", "asked", "--dataset", "digits", "--labels", "20", "--updates", "4", *TINY, "--baseline"]) == 0
-    assert "unlabeled images" in capsys.readouterr().out
+    assert "unlabeled examples" in capsys.readouterr().out
 
 
 def test_a_resumed_baseline_answers_for_its_run(own, capsys, monkeypatch):

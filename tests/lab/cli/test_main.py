@@ -120,9 +120,9 @@ def test_no_command_shows_the_help_and_fails(capsys):
             "train --lables 3",
             "No such option: --lables (Possible options: --labels, --unlabeled); see advdrop train --help",
         ),
-        ("train --labels many", "labels must be a number of images or 'all', got 'many'"),
+        ("train --labels many", "labels must be a number of examples or 'all', got 'many'"),
         ("train --labels 5", "labels=5 cannot be shared by 10 classes: each needs one at least"),
-        ("train --labels 0 --method sadd", "labels must be a number of images or 'all', got '0'"),
+        ("train --labels 0 --method sadd", "labels must be a number of examples or 'all', got '0'"),
         ("train --labels 2000 --dataset digits", "which has 1"),
         ("train --method vadd-lk", "'vadd-lk', which is unknown (did you mean vadd-kl?)"),
         ("train --method dropout+pi", "dropout is the method without any term"),
@@ -272,7 +272,7 @@ def test_a_comparison_takes_a_file_and_gives_each_method_its_own_options(capsys,
         ("seed: " + "9" * 5000, "mine.yaml is not YAML: Exceeds the limit"),
         ("? [1]\n: 2", "mine.yaml is not YAML"),
         ("1: 2", "1 keys should be strings, got 1"),
-        ("labels: -3", "labels must be a number of images or 'all', got -3"),
+        ("labels: -3", "labels must be a number of examples or 'all', got -3"),
         ("dataset:", "dataset must be a text, got None"),
     ],
 )
@@ -391,7 +391,7 @@ def test_a_run_is_resumed_and_extended_from_inside(capsys, tmp_path, monkeypatch
         code, out, err = says(capsys, "train", "--resume", ".", *longer, "--baseline")
         assert code == 0
         assert f"written to {run}\n" in out
-        assert "unlabeled images" in out  # the second run is beside it
+        assert "unlabeled examples" in out  # the second run is beside it
     assert "\nmine  update 8/8" in err
     assert sorted(path.name for path in run.parent.iterdir()) == ["mine", "mine-baseline", "mine-baseline-2"]
 
@@ -419,7 +419,7 @@ def test_evaluate_and_show_read_a_run(capsys, tmp_path):
     code, out, _ = says(capsys, "evaluate", "runs/mine")
     assert code == 0
     error = f"{result['test_error_percent']:.2f} %"
-    assert f"test error {error} of 355 images (recorded: {error})" in out
+    assert f"test error {error} of 355 test examples (recorded: {error})" in out
     assert len(re.findall(r"^  \d  +[\d.]+ %$", out, re.MULTILINE)) == 10
     code, out, _ = says(capsys, "show", "runs/mine")
     assert "vadd-qe on digits, 20 labels, seed 0, preset paper" in out

@@ -114,7 +114,7 @@ def test_a_class_with_too_few_labels_is_called_by_its_name(capsys, tmp_path):
     folder_of(tmp_path / "pictures", 40, classes=("cat", "dog"))
     code, _, err = says(capsys, "train", "--dataset", "pictures", "--labels", "12", *ALONE, *SMALL)
     assert code == 2
-    assert "labels=12 would take 6 labeled images of class cat, which has 4; ask for fewer" in err
+    assert "labels=12 would take 6 labeled examples of class cat, which has 4; ask for fewer" in err
 
 
 def test_a_comparison_of_pictures_and_its_workers_read_them_in_the_same_way(capsys, tmp_path):

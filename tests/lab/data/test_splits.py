@@ -106,10 +106,15 @@ def test_all_labels_of_some_images_leave_the_other_images_unlabeled():
 @pytest.mark.parametrize(
     ("y", "labels", "options", "message"),
     [
-        ([0, 0, 0, 1], 4, {}, "labels=4 would take 2 labeled images of class 1, which has 1; ask for fewer"),
-        ([0, 0, 1, 1], 4, {"validation": 2}, "labels=4 and validation=2 would take 3 labeled images of class 0"),
-        ([0, 0, 1, 1], "all", {"validation": 4}, "labels=all and validation=4 would take 3 labeled images of class 0"),
-        ([0, 0, 2], "all", {}, "of class 1, which has 0; give each class an image with a label"),
+        ([0, 0, 0, 1], 4, {}, "labels=4 would take 2 labeled examples of class 1, which has 1; ask for fewer"),
+        ([0, 0, 1, 1], 4, {"validation": 2}, "labels=4 and validation=2 would take 3 labeled examples of class 0"),
+        (
+            [0, 0, 1, 1],
+            "all",
+            {"validation": 4},
+            "labels=all and validation=4 would take 3 labeled examples of class 0",
+        ),
+        ([0, 0, 2], "all", {}, "of class 1, which has 0; give each class an example with a label"),
         ([0, 1], "all", {"classes": 3}, "of class 2, which has 0"),
         ([0, 1], "all", {"classes": 3, "names": ["cat", "dog", "fox"]}, "of class fox, which has 0"),
         ([0, 1, 2], 2, {}, "labels=2 cannot be shared by 3 classes: each needs one at least"),
@@ -117,8 +122,8 @@ def test_all_labels_of_some_images_leave_the_other_images_unlabeled():
         ([0, 1, 2], -3, {}, "labels=-3 cannot be shared"),
         ([0, 0, 1, 1], 2, {"validation": 1}, "validation=1 cannot be shared by 2 classes"),
         ([0, 0, 1, 1], 2, {"validation": -2}, "validation=-2 cannot be shared"),
-        ([-1, -1], 2, {}, "no training image has a label"),
-        ([-1, -1], 2, {"classes": 2}, "would take 1 labeled images of class 0, which has 0"),
+        ([-1, -1], 2, {}, "no training example has a label"),
+        ([-1, -1], 2, {"classes": 2}, "would take 1 labeled examples of class 0, which has 0"),
     ],
 )
 def test_what_cannot_be_split(y, labels, options, message):

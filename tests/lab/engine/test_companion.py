@@ -94,7 +94,7 @@ def test_a_collapse_beside_the_labels_alone_ends_the_trust_with_a_warning(main, 
     found, examples = companion(Blend(Fixed(main), Fixed(plain), 0.25))
     assert torch.equal(found._watched, examples.x[20:])
     if reason:
-        with pytest.warns(UserWarning, match=f"unlabeled images collapse: {reason}"):
+        with pytest.warns(UserWarning, match=f"unlabeled examples collapse: {reason}"):
             found.watch()
         found.watch()  # said once
     else:

@@ -82,7 +82,7 @@ FORGED = {
     "updates": ({"updates": 41}, "41 updates, 40 in its configuration, 40.0 in its curve"),
     "config": ({"config": {}}, "method is 'vadd-kl', and None in its configuration"),
     "curve": ({"curve": {}}, "40 updates, 40 in its configuration, None in its curve"),
-    "images": ({"test_images": 7}, "10.0 % of 7 images is not a whole number of images"),
+    "images": ({"test_images": 7}, "10.0 % of 7 examples is not a whole number of examples"),
 }
 
 
@@ -100,7 +100,7 @@ def test_a_forged_record_with_a_new_digest_contradicts_itself(tmp_path, record, 
 def test_an_error_must_be_a_whole_number_of_images(tmp_path, record):
     errors = [40.0, 20.0, 15.0, 9.9953]  # 999.53 images
     forged = changed(record, test_error_percent=errors[-1], curve={**record.curve, ERROR: errors}).sealed()
-    assert complaint(written(tmp_path, forged.dump())) == "9.9953 % of 10000 images is not a whole number of images"
+    assert complaint(written(tmp_path, forged.dump())) == "9.9953 % of 10000 examples is not a whole number of examples"
 
 
 @pytest.mark.parametrize("images", [1, 3, 7, 797, IMAGES, 26_032])

@@ -1,4 +1,4 @@
-"""Did the unlabeled images help? One sentence, which says no more than was measured."""
+"""Did the unlabeled examples help? One sentence, which says no more than was measured."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ from advdrop.lab.report.answer import (
 from advdrop.lab.report.collect import results_of
 from ledger import loose_of, reconfigured, run_of
 
-COUNTS = "(200 labels, 5 test images, 2 seeds)."
+COUNTS = "(200 labels, 5 test examples, 2 seeds)."
 
 
 def runs(*rows, **options):
@@ -30,7 +30,7 @@ def runs(*rows, **options):
     return found
 
 
-MANY = "the 1,600 unlabeled images"
+MANY = "the 1,600 unlabeled examples"
 ERRORS = "10.0 % errors with them (vadd-qe), 40.0 % without (dropout)"
 SAME = "10.0 % errors with them (vadd-qe) and without (dropout)"
 
@@ -40,7 +40,7 @@ SAME = "10.0 % errors with them (vadd-qe) and without (dropout)"
     [
         (30.0, 29.9, f"The {MANY[4:]} helped: {ERRORS}, 30.0 ± 29.9 points fewer"),
         (-30.0, 29.9, f"The {MANY[4:]} did harm: {ERRORS}, 30.0 ± 29.9 points more"),
-        (30.0, 30.0, f"Too few labeled images to tell whether {MANY} help: {ERRORS}, 30.0 ± 30.0 points fewer"),
+        (30.0, 30.0, f"Too few labeled examples to tell whether {MANY} help: {ERRORS}, 30.0 ± 30.0 points fewer"),
         (0.0, 10.0, f"The {MANY[4:]} did not change the number of errors: {SAME}"),
     ],
 )
@@ -49,7 +49,7 @@ def test_the_verdict_is_that_of_the_interval(answer, difference, margin, said):
 
 
 def test_one_seed_says_that_another_may_differ(answer):
-    assert answer.model_copy(update={"seeds": 1}).text.endswith("test images, one seed, and another one may differ).")
+    assert answer.model_copy(update={"seeds": 1}).text.endswith("test examples, one seed, and another one may differ).")
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_without_the_file_the_seeds_answer():
     helped = runs(("dropout", [10.0, 11.0, 12.0]), ("pi", [9.0, 9.0, 9.0]), ("vadd-kl", [7.0, 8.1, 9.2]))
     # differences 3, 2.9, 2.8: mean 2.9, standard deviation 0.1, t(2) = 4.303, 4.303 · 0.1 / sqrt(3) = 0.248
     assert answer_in_words(helped) == (
-        "The unlabeled images helped: 8.1 % errors with them (vadd-kl), 11.0 % without (dropout), 2.9 ± 0.2 points "
+        "The unlabeled examples helped: 8.1 % errors with them (vadd-kl), 11.0 % without (dropout), 2.9 ± 0.2 points "
         "fewer (3 seeds)."
     )
     harm = runs(("dropout", [7.0, 8.1, 9.2]), ("pi", [10.0, 11.0, 12.0]))
-    assert answer_in_words(harm).startswith("The unlabeled images did harm: 11.0 % errors with them (pi), 8.1 %")
+    assert answer_in_words(harm).startswith("The unlabeled examples did harm: 11.0 % errors with them (pi), 8.1 %")
     chance = runs(("dropout", [10.0, 10.0]), ("pi", [9.0, 9.1]))
-    assert answer_in_words(chance).startswith("The unlabeled images helped")
+    assert answer_in_words(chance).startswith("The unlabeled examples helped")
     assert answer_in_words(runs(("dropout", [10.0, 10.0]), ("pi", [9.0, 9.9]))).startswith("Too few seeds to tell")
     assert answer_in_words(runs(("dropout", [10.0]), ("pi", [9.0]))) == (
-        "One run is too few to tell whether the unlabeled images help: 9.0 % errors with them (pi), 10.0 % without "
+        "One run is too few to tell whether the unlabeled examples help: 9.0 % errors with them (pi), 10.0 % without "
         "(dropout)."
     )
 
@@ -144,7 +144,7 @@ def test_without_an_unlabeled_image_none_of_them_helped():
     rows = [("dropout", [10.0, 11.0]), ("pi", [9.0, 10.1])]
     assert question(runs(*rows, labels="all")) == "digits, all labels: which method has the lowest error?"
     assert answer_in_words(runs(*rows, labels="all")) == ""
-    assert answer_in_words(runs(*rows, labels="all", half_labeled=True)).startswith("The unlabeled images helped")
+    assert answer_in_words(runs(*rows, labels="all", half_labeled=True)).startswith("The unlabeled examples helped")
 
 
 def test_rows_that_differ_in_more_than_the_method_do_not_answer():
@@ -169,7 +169,7 @@ def test_a_table_of_a_suite_asks_nothing(suite, results):
 
 def test_images_are_counted_as_far_as_they_are_known(answer):
     table = runs(("dropout", [10.0]), ("pi", [9.0]))
-    assert question(table) == "digits, 20 labels: do the unlabeled images help?"
+    assert question(table) == "digits, 20 labels: do the unlabeled examples help?"
     assert counts(table) == {"labeled": 20, "unlabeled": 1480, "test": 10_000}
     assert counts(runs(("pi", [9.0]), labels="all")) == {"training": 1500, "unlabeled": 0, "test": 10_000}
     half_labeled = runs(("pi", [9.0]), labels="all", half_labeled=True)

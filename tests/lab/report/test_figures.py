@@ -189,7 +189,7 @@ def test_a_confusion_matrix_has_the_shares_of_each_class(answer):
         "What vadd-qe predicts. cat as cat 75 %; cat as dog 25 %; dog as dog 100 %."  # 3 and 1 of 4, and 6 of 6
     )
     assert re.findall(r">([\d<]+)</text>", drawn.svg) == ["75", "25", "100"]
-    assert drawn.note == "Percent of the test images of each class over 2 seeds. Blue is right, orange is wrong."
+    assert drawn.note == "Percent of the test examples of each class over 2 seeds. Blue is right, orange is wrong."
 
 
 def test_the_error_against_a_setting_has_the_mean_of_each_row_that_was_run(suite):

@@ -259,14 +259,14 @@ def tables_of_own(answer=None, seeds=3, labels=20):
 
 def test_the_first_screen_asks_answers_and_counts(answer):
     found = Page(page(tables_of_own(answer)))
-    assert found.text("h1") == found.text("title") == ["digits, 20 labels: do the unlabeled images help?"]
+    assert found.text("h1") == found.text("title") == ["digits, 20 labels: do the unlabeled examples help?"]
     assert "h2" not in found.tags
-    (sentence,) = (text for text in found.text("p") if text.startswith("The 1,600 unlabeled images helped"))
+    (sentence,) = (text for text in found.text("p") if text.startswith("The 1,600 unlabeled examples helped"))
     assert sentence == answer.text.replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
     assert list(zip(found.text("b")[:3], found.text("li")[:3], strict=True)) == [
-        ("200", "labeled images"),
-        ("1,600", "unlabeled images"),
-        ("5", "test images"),
+        ("200", "labeled examples"),
+        ("1,600", "unlabeled examples"),
+        ("5", "test examples"),
     ]
     assert found.text("th")[:7] == ["Method", "test error %", "seeds", "ms per update", "dropout", "pi", "vadd-qe"]
     order = [found.tags.index(tag) for tag in ("h1", "svg", "table", "img", "details")]
@@ -284,7 +284,7 @@ def test_pictures_say_what_is_right_now_and_what_is_wrong(answer):
         found.text("figcaption")[5],
     ]
     assert found.values("alt") == ["A test image of the class cat", "A test image of the class dog"]
-    assert any("Right only with vadd-qe: 2 of 5 test images." in " ".join(text.split()) for text in found.text("p"))
+    assert any("Right only with vadd-qe: 2 of 5 test examples." in " ".join(text.split()) for text in found.text("p"))
 
 
 def test_many_classes_have_a_list_of_mistakes_instead_of_a_matrix(answer):
@@ -296,13 +296,13 @@ def test_many_classes_have_a_list_of_mistakes_instead_of_a_matrix(answer):
     found = Page(page(tables_of_own(many)))
     assert "The most frequent mistakes" in found.text("h3")
     assert "Confusion matrix" not in found.text("h3")
-    assert found.text("th")[7:11] == ["true class", "vadd-qe predicts", "test images", "kind 0"]
+    assert found.text("th")[7:11] == ["true class", "vadd-qe predicts", "test examples", "kind 0"]
     assert found.text("td")[9:11] == ["kind 5", "1"]
 
 
 def test_records_alone_make_a_page_with_an_answer_over_seeds():
     found = Page(page(tables_of_own()))
-    assert "3 seeds are too few to tell whether the unlabeled images help: 9.0\u00a0% errors" in found.text("p")[0]
+    assert "3 seeds are too few to tell whether the unlabeled examples help: 9.0\u00a0% errors" in found.text("p")[0]
     assert "img" not in found.tags
     assert "Confusion matrix" not in found.text("h3")
 

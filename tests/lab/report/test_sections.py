@@ -164,5 +164,5 @@ def test_a_name_with_a_colon_is_whole_in_the_words(suite):
 def test_the_most_frequent_mistakes_come_first(answer):
     classes, counts = ("a", "b", "c"), ((9, 2, 5), (0, 9, 5), (1, 0, 9))
     table = confusions(answer.model_copy(update={"classes": classes, "confusion": counts}))
-    assert table.head == ["true class", "vadd-qe predicts", "test images"]
+    assert table.head == ["true class", "vadd-qe predicts", "test examples"]
     assert table.rows == [["a", "c", "5"], ["b", "c", "5"], ["a", "b", "2"], ["c", "a", "1"]]

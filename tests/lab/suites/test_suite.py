@@ -155,7 +155,7 @@ def test_a_quoted_row_cannot_be_run(small):
         ({"rows": {"new": {"name": "Plain", "method": "pi"}}}, "rows has the name 'Plain' twice"),
         (
             {"columns": {"few": {"labels": "ALL"}}},
-            "columns.few.labels must be a number of images or 'all', got 'ALL'",
+            "columns.few.labels must be a number of examples or 'all', got 'ALL'",
         ),
         (
             {"rows": {False: {"name": "No", "method": "pi"}}},

@@ -118,7 +118,7 @@ def why_unanswered(run: RunDirectory) -> str:
     if run.config.engine.devices * run.config.engine.nodes > 1:
         return "it has several devices"
     used = uses_unlabeled(run.config) and unlabeled_images(run.split)
-    return "" if used else "it used no unlabeled images"
+    return "" if used else "it used no unlabeled examples"
 
 
 def answer_of_run(run: RunDirectory, data: DataSet | None = None, progress: bool = True) -> Answer | None:
@@ -137,7 +137,7 @@ def answer_of_run(run: RunDirectory, data: DataSet | None = None, progress: bool
     if progress and not cell.finished:
         longest = duration(run.result["seconds"])
         print(
-            f"do the {many:,} unlabeled images help? Training again with the labels alone, which takes less than "
+            f"do the {many:,} unlabeled examples help? Training again with the labels alone, which takes less than "
             f"{longest} (--no-baseline leaves it out) ...",
             file=sys.stderr,
             flush=True,

@@ -195,7 +195,7 @@ def print_not_compared(cells: Mapping[Key, Cell]) -> None:
             sections = ", ".join(dict.fromkeys(key.split(".")[0] for key in different))
             print(
                 f"{method} has other settings of {sections} than {BASELINE}, so they do not tell whether the unlabeled "
-                f"images help; advdrop train --method {method} --baseline does",
+                f"examples help; advdrop train --method {method} --baseline does",
                 file=sys.stderr,
             )
 
@@ -219,7 +219,7 @@ def write_results(cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome], an
     print(f"\n{Path(config.dataset).name}, {config.labels} labels, {seeds} seed{'s' if seeds > 1 else ''}\n")
     for cell in cells.values():
         if cell.finished and RunDirectory.open(cell.path).metrics()[-1].get("companion/collapsed"):
-            print(f"{cell.name}: predictions for unlabeled images collapsed; from there only the labels were used")
+            print(f"{cell.name}: predictions for unlabeled examples collapsed; from there only the labels were used")
     print(f"{results_table(results)}\n\nwritten to {folder}: {written} and a run directory for each run")
     if answer:
         print(f"\n{answer.text}")

@@ -112,7 +112,7 @@ def sparkline(values: Sequence[float]) -> str:
 def run_evaluate(options: Evaluate) -> int:
     """Measure the test error of a finished run again."""
     found = evaluate_run(options.run, options.data_dir, options.dataset)
-    print(f"test error {found['test_error_percent']:.2f} % of {found['images']:,} images ", end="")
+    print(f"test error {found['test_error_percent']:.2f} % of {found['images']:,} test examples ", end="")
     print(f"(recorded: {found['recorded_test_error_percent']:.2f} %)")
     width = max(map(len, found["class_error_percent"]))
     for name, error in found["class_error_percent"].items():

@@ -263,7 +263,7 @@ def explain(error: ValidationError) -> str:
         case "model_type" | "model_attributes_type":
             return f"{key} should be a section of options, got {given}"
         case _ if loc[:1] == ["labels"]:
-            return f"labels must be a number of images or 'all', got {given}"
+            return f"labels must be a number of examples or 'all', got {given}"
         case "value_error":  # our own message, which names the key, except inside a term
             return f"{key}: {message}" if len(place) > 1 else message
     return f"{key} {message[:1].lower()}{message[1:]}, got {given}"

@@ -122,5 +122,5 @@ def first_error(error: ValidationError) -> str:
         section = ".".join(map(str, first["loc"][:-2]))
         return f"{section} has the key {given}, which is not a text; put it in quotes"
     if first["loc"][-2:-1] == ("labels",):  # pydantic adds the kind of labels
-        return f"{key.rpartition('.')[0]} must be a number of images or 'all', got {given}"
+        return f"{key.rpartition('.')[0]} must be a number of examples or 'all', got {given}"
     return " ".join(f"{key} {message}".split())

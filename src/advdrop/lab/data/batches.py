@@ -103,7 +103,7 @@ def split_labels(
     """
     classes = int(y.max()) + 1 if classes is None else classes
     if classes < 1:
-        raise DataError("no training image has a label")
+        raise DataError("no training example has a label")
     generator = derived_generator(seed, "split")
     order = torch.randperm(classes, generator=generator).tolist()
     rows = [
@@ -117,8 +117,8 @@ def split_labels(
             wanted = f"labels={labels}" + (f" and validation={validation}" if validation else "")
             count, name = max(kept[c], 1) + held[c], names[c] if names else c
             raise DataError(
-                f"{wanted} would take {count} labeled images of class {name}, which has {len(r)}; "
-                + ("ask for fewer" if labels != "all" or validation else "give each class an image with a label")
+                f"{wanted} would take {count} labeled examples of class {name}, which has {len(r)}; "
+                + ("ask for fewer" if labels != "all" or validation else "give each class an example with a label")
             )
     labeled = torch.cat([r[: kept[c]] for c, r in enumerate(rows)])
     out = torch.cat([r[len(r) - held[c] :] for c, r in enumerate(rows)])

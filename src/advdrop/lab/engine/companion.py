@@ -86,8 +86,8 @@ class Companion:
         if reason := collapse(*both):
             self.collapsed = True
             warnings.warn(
-                f"the predictions for unlabeled images collapse: {reason}. The rest of the training uses the labels "
-                "alone. A smaller weight of the method may help, or unlabeled images do not help on these data",
+                f"the predictions for unlabeled examples collapse: {reason}. The rest of the training uses the labels "
+                "alone. A smaller weight of the method may help, or unlabeled examples do not help on these data",
                 stacklevel=2,
             )
 

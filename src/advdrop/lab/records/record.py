@@ -161,7 +161,7 @@ class Record(Sealed):
             yield f"the test error is {self.test_error_percent}, and {errors[-1]} at the end of its curve"
         wrong = self.test_error_percent / 100 * self.test_images
         if abs(wrong - round(wrong)) > 1e-4:
-            yield f"{self.test_error_percent} % of {self.test_images} images is not a whole number of images"
+            yield f"{self.test_error_percent} % of {self.test_images} examples is not a whole number of examples"
 
 
 def record_of(run: RunDirectory, **place: str) -> Record:

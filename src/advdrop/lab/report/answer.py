@@ -85,7 +85,7 @@ class Answer(Section):
     @property
     def text(self) -> str:
         """The answer in one sentence."""
-        many, points = f"{self.unlabeled:,} unlabeled images", Difference(self.difference, self.margin)
+        many, points = f"{self.unlabeled:,} unlabeled examples", Difference(self.difference, self.margin)
         errors = (
             f"{self.error_percent:.1f} % errors with them ({self.method}), {self.baseline_error_percent:.1f} % without "
             f"({self.baseline}), {points_in_words(self.difference, self.margin)}"
@@ -94,11 +94,11 @@ class Answer(Section):
             verdict = f"The {many} did not change the number of errors"
             errors = f"{self.error_percent:.1f} % errors with them ({self.method}) and without ({self.baseline})"
         elif not points.seen:
-            verdict = f"Too few labeled images to tell whether the {many} help"
+            verdict = f"Too few labeled examples to tell whether the {many} help"
         else:
             verdict = f"The {many} {'helped' if self.difference > 0 else 'did harm'}"
         seeds = f"{self.seeds} seeds" if self.seeds > 1 else "one seed, and another one may differ"
-        return f"{verdict}: {errors} ({self.labeled:,} labels, {self.test_images:,} test images, {seeds})."
+        return f"{verdict}: {errors} ({self.labeled:,} labels, {self.test_images:,} test examples, {seeds})."
 
 
 def points_in_words(difference: float, margin: float) -> str:
@@ -118,7 +118,7 @@ def question(results: Results) -> str:
     """Return the title of a table: the data and what is asked about them, or the title of its suite."""
     if results.suite.key != LOOSE:
         return results.suite.title
-    asked = "do the unlabeled images help?" if _rivals(results) else "which method has the lowest error?"
+    asked = "do the unlabeled examples help?" if _rivals(results) else "which method has the lowest error?"
     return f"{results.suite.title}: {asked}"
 
 
@@ -141,10 +141,12 @@ def answer_in_words(results: Results) -> str:
     text = f"{given:.1f} % errors with them ({names[other].name}), {without:.1f} % without ({names[one].name})"
     if points.margin is None:  # one seed, or differences that are all equal
         few = "One run is" if found.n == 1 else f"{found.n} seeds are"
-        return f"{few} too few to tell whether the unlabeled images help: {text}."
+        return f"{few} too few to tell whether the unlabeled examples help: {text}."
     verdict = "helped" if points.mean > 0 else "did harm"
     start = (
-        f"The unlabeled images {verdict}" if points.seen else "Too few seeds to tell whether the unlabeled images help"
+        f"The unlabeled examples {verdict}"
+        if points.seen
+        else "Too few seeds to tell whether the unlabeled examples help"
     )
     return f"{start}: {text}, {points_in_words(points.mean, points.margin)} ({found.n} seeds)."
 

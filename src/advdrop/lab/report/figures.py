@@ -192,7 +192,7 @@ def confusion_figure(answer: Answer) -> Figure:
         axes.set_xticklabels(names, fontsize=11, rotation=60 if steep else 0, ha="right" if steep else "center")
         axes.set_yticklabels(names, fontsize=11)
         seeds = f" over {answer.seeds} seeds" if answer.seeds > 1 else ""
-        note = f"Percent of the test images of each class{seeds}. Blue is right, orange is wrong."
+        note = f"Percent of the test examples of each class{seeds}. Blue is right, orange is wrong."
         return Figure(title, save(f"{title}. {'; '.join(said)}."), note)
 
 

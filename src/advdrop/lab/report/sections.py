@@ -163,7 +163,7 @@ def confusions(answer: Answer) -> Table:
     ]
     listed = sorted(counts, key=lambda found: (-found[0], *found[1:]))[:LISTED]
     rows = [[answer.classes[row], answer.classes[column], f"{count:,}"] for count, row, column in listed]
-    return Table(["true class", f"{answer.method} predicts", "test images"], rows)
+    return Table(["true class", f"{answer.method} predicts", "test examples"], rows)
 
 
 def reasons(results: Results) -> list[str]:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advdrop.lab.choices import Labels, PresetChoice
+from advdrop.lab.choices import Labels, PresetChoice, PresetName
 from advdrop.lab.config.config import RunConfig, parse_method
 from advdrop.lab.config.terms import METHODS
 from advdrop.lab.config.values import ConfigError, expanded, merged
 from advdrop.lab.data.examples import UNLABELED, DataSet
 from advdrop.lab.models.networks import LARGE, default_network
-from advdrop.presets import PRESETS
+from advdrop.presets import PRESETS, Preset
 
 Values = Mapping[str, Any]
 
@@ -129,53 +129,84 @@ def resolve(
         settings: nested values that override the recipe, such as ``{"training": {"updates": 100}}``, in which ``vat``
             is short for ``objective.terms.vat``.
     """
-    if preset == "auto":
-        preset = "paper" if dataset in PAPERS_OWN else "robust"
-    if preset not in PRESETS:
-        raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
-    choices = PRESETS[preset]
+    preset = _preset(preset, dataset)
     terms = [term for term in parse_method(method) if term != "dropout"]
     labels = labels if labels is not None else 100 if dataset in DATASETS else "all"
+    supervised = labels == "all" and not half_labeled
+    given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
+    settings = _settings(terms, shape, pictures, settings or {})
+    if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
+        raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
+    recipe = _recipe(dataset, shape, preset, labels)
+    of_terms = recipe.pop("terms", {})
+    recipe = merged(recipe, {"objective": _objective(terms, of_terms, PRESETS[preset], supervised)})
+    if supervised:
+        recipe = merged(recipe, _supervised(recipe, examples) if dataset in DATASETS else ONE_STREAM)
+    recipe["network"] = _network(recipe["network"], settings)
+    length = {} if updates is None else {"training": {"updates": updates}}
+    config = RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir, "unlabeled": unlabeled}))
+    return config if "epoch_updates" in settings.get("training", {}) else _with_several_epochs(config)
+
+
+def _preset(preset: PresetChoice, dataset: str) -> PresetName:
+    """Return the preset that is asked for; ``"auto"`` stands for another one."""
+    if preset == "auto":
+        return "paper" if dataset in PAPERS_OWN else "robust"
+    if preset not in PRESETS:
+        raise ConfigError(f"preset must be one of auto, {', '.join(PRESETS)}, got {preset!r}")
+    return preset
+
+
+def _settings(terms: Sequence[str], shape: Sequence[int], pictures: bool, given: Values) -> dict[str, Any]:
+    """Return what the terms need, and over it what the user sets."""
     needed = [METHODS[term].recipe for term in terms]
     if len(shape) == 3:
         needed += [METHODS[term].of_images for term in terms]
-    settings = merged(*needed, expanded(settings or {}))
-    if not any(METHODS[term].semi_supervised for term in terms):  # entropy is minimized in every other method
+    settings = merged(*needed, expanded(given))
+    if not _semi_supervised(terms):  # entropy is minimized in every other method
         settings = merged(settings, {"objective": {"entropy": 0.0}})
-    given = {"dataset": dataset, "labels": labels, "method": method, "preset": preset, "seed": seed}
-    if doubled := {*given, "data_dir", "unlabeled"} & settings.keys():
-        raise ConfigError(f"{min(doubled)} is not one of the settings; give it as an argument of its own")
     if pictures:
         channels, *size = shape
         settings = merged(settings, {"data": {"size": size, "color": "rgb" if channels == 3 else "gray"}})
-    supervised = labels == "all" and not half_labeled
+    return settings
+
+
+def _recipe(dataset: str, shape: Sequence[int], preset: PresetName, labels: Labels) -> dict[str, Any]:
+    """Return the recipe of the data set as the preset has it."""
     known = DATASETS.get(dataset) or own_data(shape)
-    recipe = merged(
+    return merged(
         {"data": {"overlap": preset == "authors"}},  # the paper does not use the labeled images as unlabeled ones
         known if preset != "robust" else {**known, "network": {}},  # the options of another network mean nothing
         robust(shape) if preset == "robust" else {},
         AUTHORS.get(dataset, {}) if preset == "authors" else {},
         AUTHORS_ALL_LABELS.get(dataset, {}) if preset == "authors" and labels == "all" else {},
-        {"network": {"scale": choices.scale}},
+        {"network": {"scale": PRESETS[preset].scale}},
     )
-    of_terms, options = recipe.pop("terms", {}), {}
+
+
+def _objective(terms: Sequence[str], of_recipe: Values, choices: Preset, supervised: bool) -> Values:
+    """Return the objective: each term with the choices of the preset and, over them, those of the recipe."""
     chosen = {"order": choices.order, "ties": choices.ties, "reversed_search": choices.reversed_search}
+    options = {}
     for term in terms:
         own = {key: value for key, value in chosen.items() if key in METHODS[term].model_fields}
-        options[term] = own | of_terms.get(term, {})
-    semi_supervised = not supervised and any(METHODS[term].semi_supervised for term in terms)
-    entropy = choices.entropy if semi_supervised and "entropy" not in terms else 0.0
-    objective = {"terms": options, "entropy": entropy, "updating": sorted(choices.updating)}
-    recipe = merged(recipe, {"objective": objective})
-    if supervised:
-        recipe = merged(recipe, _supervised(recipe, examples) if dataset in DATASETS else ONE_STREAM)
+        options[term] = own | of_recipe.get(term, {})
+    unlabeled = not supervised and _semi_supervised(terms)
+    entropy = choices.entropy if unlabeled and "entropy" not in terms else 0.0
+    return {"terms": options, "entropy": entropy, "updating": sorted(choices.updating)}
+
+
+def _semi_supervised(terms: Sequence[str]) -> bool:
+    """Return True if a term uses unlabeled examples."""
+    return any(METHODS[term].semi_supervised for term in terms)
+
+
+def _network(network: Values, settings: Values) -> Values:
+    """Return the options of the network. Those of one network mean nothing to another that the settings ask for."""
     wanted = settings.get("network")
-    if isinstance(wanted, Mapping) and wanted.get("name", recipe["network"]["name"]) != recipe["network"]["name"]:
-        # The options of one network mean nothing to another.
-        recipe["network"] = {key: recipe["network"][key] for key in ("p", "delta", "scale")}
-    length = {} if updates is None else {"training": {"updates": updates}}
-    config = RunConfig.of(merged(recipe, length, settings, given, {"data_dir": data_dir, "unlabeled": unlabeled}))
-    return config if "epoch_updates" in settings.get("training", {}) else _with_several_epochs(config)
+    if isinstance(wanted, Mapping) and wanted.get("name", network["name"]) != network["name"]:
+        return {key: network[key] for key in ("p", "delta", "scale")}
+    return network
 
 
 def recipe(data: DataSet, dataset: str | None = None, **options: Any) -> RunConfig:

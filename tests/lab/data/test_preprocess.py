@@ -155,6 +155,13 @@ def test_the_parts_do_not_show(monkeypatch):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-5, atol=1e-6)
 
 
+def test_a_whitening_that_is_kept_is_not_announced(tmp_path):
+    told = []
+    for _ in range(2):
+        fit(images(30, (1, 3, 2)), zca=True, cache=tmp_path, whitens=lambda: told.append("now"))
+    assert told == ["now"]
+
+
 def test_a_whitening_is_kept_by_the_checksum_of_what_it_was_fitted_on(tmp_path, eigh_calls):
     cache, x = tmp_path / "not" / "there", images(30, (1, 3, 2))
     options = {"zca": True, "regularizer": 0.1, "cache": cache}

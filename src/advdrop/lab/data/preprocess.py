@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +74,7 @@ def fit(
     zca: bool = False,
     regularizer: float = 1e-5,
     cache: Path | None = None,
+    whitens: Callable[[], None] = lambda: None,
 ) -> Preprocess:
     """Fit the preprocessing on training images.
 
@@ -84,13 +86,14 @@ def fit(
         zca: W = U (Λ + regularizer)^(−1/2) Uᵀ, from the covariance UΛUᵀ in float64.
         regularizer: added to the eigenvalues, under the root.
         cache: a folder to keep whitening matrices in, named by a checksum of the data; by default the user's.
+        whitens: called before a whitening matrix is computed, which takes long for large images.
     """
     preprocess = Preprocess(scaling)
     if standardize:
         mean, std = _moments(x, scaling)
         preprocess = replace(preprocess, mean=mean, std=std)
     if zca:
-        center, whitening = _cached_zca(x, preprocess, regularizer, cache or cache_folder())
+        center, whitening = _cached_zca(x, preprocess, regularizer, cache or cache_folder(), whitens)
         preprocess = replace(preprocess, center=center, whitening=whitening)
     return preprocess
 
@@ -108,7 +111,9 @@ def _moments(x: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
     return mean.float(), std.float()
 
 
-def _cached_zca(x: Tensor, before: Preprocess, regularizer: float, cache: Path) -> tuple[Tensor, Tensor]:
+def _cached_zca(
+    x: Tensor, before: Preprocess, regularizer: float, cache: Path, whitens: Callable[[], None]
+) -> tuple[Tensor, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
@@ -118,6 +123,7 @@ def _cached_zca(x: Tensor, before: Preprocess, regularizer: float, cache: Path) 
     with suppress(OSError, SafetensorError):  # a file that is missing or unreadable is computed again
         saved = load_file(kept)
         return saved["center"], saved["whitening"]
+    whitens()
     center, whitening = zca_matrix(x, regularizer, before)
     with suppress(OSError):  # on a full or read-only disk the next run has to compute it again
         kept.parent.mkdir(parents=True, exist_ok=True)

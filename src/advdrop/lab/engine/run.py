@@ -246,12 +246,21 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
         seen = torch.ones(len(images), dtype=torch.bool)
         seen[split.validation] = False
         images = images[seen]
-    if options.zca and progress:
-        said = f"whitening {len(data.train):,} images (half a minute for CIFAR-10; kept for the next run) ..."
-        print(said, file=sys.stderr, flush=True)
+
+    def whitens() -> None:
+        if progress:
+            said = f"whitening {len(images):,} images (half a minute for CIFAR-10; kept for the next run) ..."
+            print(said, file=sys.stderr, flush=True)
+
     scaling = options.scaling if images.dtype == torch.uint8 else "none"
-    zca, regularizer = options.zca, options.zca_regularizer
-    return fit(images, scaling=scaling, standardize=options.standardize, zca=zca, regularizer=regularizer)
+    return fit(
+        images,
+        scaling=scaling,
+        standardize=options.standardize,
+        zca=options.zca,
+        regularizer=options.zca_regularizer,
+        whitens=whitens,
+    )
 
 
 def _refuse_to_mix(run: RunDirectory, config: RunConfig, data: DataSet) -> None:

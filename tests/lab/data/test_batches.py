@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from advdrop.lab.data import Examples
 from advdrop.lab.data.batches import Augment, Batches, LabelSplit, Stream, split_labels
-from advdrop.lab.data.preprocess import Preprocess
+from advdrop.lab.data.preprocess import Preprocess, zca_matrix
 from advdrop.step.batch import Batch
 
 ROWS = 40
@@ -160,6 +160,46 @@ def test_batches_are_preprocessed_and_the_examples_stay_bytes():
     for view, rows in ((batch.x, Stream(split.labeled, 6, 0, "labelled").at(0)), (batch.unlabeled, batch.index)):
         torch.testing.assert_close(view, ((100 + rows) - 127.5)[:, None].expand(-1, 6) / 255)
     assert made._x.dtype == torch.uint8
+
+
+def whitened(updates, unlabeled=10):
+    """Batches with a whitening, and how many rows it was applied to each time."""
+    x, before = examples(), Preprocess("centered")
+    center, whitening = zca_matrix(x.x, 0.1, before)
+    rows = []
+
+    class Counting(Preprocess):
+        def __call__(self, x):
+            rows.append(len(x))
+            return super().__call__(x)
+
+        def to(self, device):
+            return self
+
+    preprocess = Counting("centered", center=center, whitening=whitening)
+    return Batches(x, split_labels(Y, 12, 0), 6, unlabeled, preprocess, JITTER, updates=updates), rows
+
+
+@pytest.mark.parametrize(("unlabeled", "used"), [(10, ROWS), (0, 12)])
+def test_a_training_that_draws_images_again_whitens_each_that_it_uses_once_and_before(unlabeled, used):
+    made, rows = whitened(100, unlabeled=unlabeled)
+    assert sum(rows) == used
+    batches_of_each, _ = whitened(0, unlabeled=unlabeled)
+    for update in range(20):
+        before, each = made.at(update), batches_of_each.at(update)
+        for name in ("x", "unlabeled", "second_view"):
+            one, other = getattr(before, name), getattr(each, name)
+            assert one is other is None or torch.allclose(one, other, atol=1e-6)
+    assert sum(rows) == used
+
+
+def test_a_short_training_and_a_large_set_are_whitened_in_batches(monkeypatch):
+    made, rows = whitened(2)
+    assert rows == []
+    made.at(0)
+    assert rows == [6, 10]
+    monkeypatch.setattr("advdrop.lab.data.batches.MOST_WHITENED", 100)
+    assert whitened(100)[1] == []
 
 
 def test_more_views_are_augmented_independently_and_change_nothing_else():

@@ -206,6 +206,12 @@ class Augment:
         return windows[torch.arange(len(x), device=x.device), :, down, right]
 
 
+PART = 1024
+"""The number of images that are whitened at once."""
+MOST_WHITENED = 2 * 2**30
+"""The most bytes that whitened images may take. More are whitened in each batch, which costs D² products an image."""
+
+
 @dataclass
 class Batches:
     """The batches of a run."""
@@ -219,6 +225,7 @@ class Batches:
     seed: int = 0  # of the order of the rows and the augmentation
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     views: int = 2  # independently augmented views of the rows without labels
+    updates: int = 0  # of the training: one that draws each image several times whitens it only once, before the first
 
     def __post_init__(self) -> None:
         # The names of the streams are part of their seeds, so they keep their spelling.
@@ -227,22 +234,47 @@ class Batches:
         self._unlabeled = Stream(self.split.unlabeled, self.unlabeled, self.seed, "unlabelled") if two_streams else None
         self._x, self._y = self.examples.x.to(self.device), self.examples.y.to(self.device)
         self.preprocess = self.preprocess.to(self.device)
+        self._whitened = self.preprocess.whitening is not None and self._drawn_again() and self._fits()
+        if self._whitened:
+            self._x = self._whiten()
 
     def at(self, update: int, part: int = 0, parts: int = 1) -> Batch:
         """Return the batch of an update, or its part for one of several devices or accumulated steps."""
         generator = derived_generator(self.seed, "augment", update, part, device=self.device)
         rows = self.labeled_rows(update, part, parts).to(self.device)
-        stored, y = self.preprocess(self._x[rows]), self._y[rows]
+        stored, y = self._inputs(rows), self._y[rows]
         x = self.augment(stored, generator)
         if self._unlabeled is None:
             return Batch(x, y, None, *self._views(stored, generator, rows))
         others = self._unlabeled.at(update)[part::parts].to(self.device)
-        stored = self.preprocess(self._x[others])
+        stored = self._inputs(others)
         return Batch(x, y, self.augment(stored, generator), *self._views(stored, generator, others))
 
     def labeled_rows(self, update: int, part: int = 0, parts: int = 1) -> Tensor:
         """Return the positions in the training set of the labeled images of an update."""
         return self._labeled.at(update)[part::parts]
+
+    def _inputs(self, rows: Tensor) -> Tensor:
+        """Return the preprocessed images of these rows."""
+        return self._x[rows] if self._whitened else self.preprocess(self._x[rows])
+
+    def _drawn_again(self) -> bool:
+        """Return True if a training of ``updates`` draws more images than there are."""
+        return self.updates * (self.labeled + self.unlabeled) > len(self._used())
+
+    def _fits(self) -> bool:
+        return self._x.numel() * torch.float32.itemsize <= MOST_WHITENED
+
+    def _used(self) -> Tensor:
+        """Return the rows that batches can have."""
+        return self.split.labeled if self._unlabeled is None else torch.cat([self.split.labeled, self.split.unlabeled])
+
+    def _whiten(self) -> Tensor:
+        """Return the preprocessed images. Rows that no batch can have stay empty."""
+        x = torch.empty(self._x.shape, device=self.device)
+        for rows in self._used().unique().to(self.device).split(PART):
+            x[rows] = self.preprocess(self._x[rows])
+        return x
 
     def _views(
         self, x: Tensor, generator: torch.Generator, rows: Tensor

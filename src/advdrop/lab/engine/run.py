@@ -105,6 +105,8 @@ def train(
     # All errors in a configuration are found here, before anything is written.
     with borrowed_noise(torch.device("cpu")):
         preprocess = preprocess_of(config, data, split, show)
+        if show and preprocess.whitening is not None:
+            print("whitening the images ...", file=sys.stderr, flush=True)
         with enough_memory():
             training = training_of(config, data, split, preprocess, fabric)
             training.batches.at(0)
@@ -156,7 +158,8 @@ def training_of(
     views = 2 + max(term.views.count("further") for _, term in objective.parts)
     options = config.data
     augment = Augment(options.pad_crop, options.padding, options.flip, options.noise)
-    batches = Batches(data.train, split, *sizes, preprocess, augment, config.seed, fabric.device, views)
+    updates = config.training.updates
+    batches = Batches(data.train, split, *sizes, preprocess, augment, config.seed, fabric.device, views, updates)
     refuse_single_rows(config, main_network(network), batches)
     return Training(config, fabric, network, objective, batches, trust, companion)
 
@@ -249,7 +252,7 @@ def preprocess_of(config: RunConfig, data: DataSet, split: LabelSplit, progress:
 
     def whitens() -> None:
         if progress:
-            said = f"whitening {len(images):,} images (half a minute for CIFAR-10; kept for the next run) ..."
+            said = f"fitting the whitening to {len(images):,} images (half a minute for CIFAR-10; then it is kept) ..."
             print(said, file=sys.stderr, flush=True)
 
     scaling = options.scaling if images.dtype == torch.uint8 else "none"

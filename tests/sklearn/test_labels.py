@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import bsr_array, coo_array
 
 from advdrop.sklearn import AdversarialDropoutClassifier, AdversarialDropoutRegressor
 from advdrop.sklearn.labels import classes_of, is_missing, labeled_rows, read_labels, read_targets
@@ -171,3 +172,5 @@ def test_scores_are_those_of_the_rows_with_a_label(moons):
         numbers.score(test, np.where(np.arange(100) == 3, 1.0, np.nan))
     with pytest.raises(ValueError, match="inconsistent"):
         labeled_rows(test, mixed[:50], rows[:50])
+    for form in (bsr_array, coo_array):
+        assert model.score(form(test), mixed) == model.score(test, mixed)

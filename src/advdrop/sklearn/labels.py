@@ -170,7 +170,7 @@ def _column(y: Any) -> Array:
     if isinstance(y, np.ma.MaskedArray):
         column = column.astype(object)
         column[np.ma.getmaskarray(y)] = None
-    if column.dtype.kind in "US" and isinstance(y, list | tuple):
+    if column.dtype.kind == "T" or (column.dtype.kind in "US" and isinstance(y, list | tuple)):
         column = np.asarray(y, dtype=object)  # otherwise NaN would be the text "nan"
     return np.asarray(column_or_1d(column, warn=True))
 

@@ -304,6 +304,16 @@ def test_unlabeled_images_may_be_elsewhere(tmp_path):
 
 
 def test_what_is_in_both_is_read_once(tmp_path):
+@pytest.mark.parametrize("name", ["train/extra", "train/extra/deep"])
+def test_the_folder_of_a_class_has_no_unlabeled_images(name, tmp_path):
+    draw(three(tmp_path) / "train/extra/deep/1.png", 9)
+    with pytest.raises(DataError, match=r"train/extra.* is in the folder of the class 'extra'; move it out of"):
+        read_images(tmp_path, unlabeled=tmp_path / name)
+    (tmp_path / "train/extra").rename(tmp_path / "train/unlabeled")
+    data = read_images(tmp_path, unlabeled=tmp_path / "train/unlabeled/deep")
+    assert data.train.y.tolist() == [0, 1, -1]
+
+
     draw(three(tmp_path / "data") / "extra/1.png", 9)
     data = read_images(tmp_path / "data", unlabeled=tmp_path / "data")
     assert data.train.y.tolist() == [0, 1, -1]

@@ -68,7 +68,7 @@ def read_images(
         progress: show progress.
     """
     with reading(root, advice="rename or repair it"):
-        items, notes = _in_folders(root)
+        items, notes = _in_folders(root, unlabeled)
         advice = "it needs train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png with five or more images a class"
         data = PictureSet(root, root.resolve().name, items, notes, advice)
         return data.read(size, color, unlabeled, progress)
@@ -139,8 +139,11 @@ class PictureSet:
         return replace(data, notes=notes, pictures=True)
 
 
-def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
-    """Return the pictures of a folder, and notes about files and folders in unusual places."""
+def _in_folders(root: Path, unlabeled: Path | None) -> tuple[list[Item], list[str]]:
+    """Return the pictures of a folder, and notes about files and folders in unusual places.
+
+    Another folder of unlabeled pictures must not be that of a class, or in it: its pictures would have a label.
+    """
     items: list[Item] = []
     others: list[str] = []
     parts, notes = _parts(root)
@@ -154,6 +157,11 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
 
     def add_folder(folder: Path, label: str, test: bool | None) -> None:
         if not add(folder, label, test if label else False):
+        if label and unlabeled and unlabeled.is_dir() and unlabeled.resolve().is_relative_to(folder.resolve()):
+            raise DataError(
+                f"--unlabeled {unlabeled} is in the folder of the class {label!r}; move it out of {root}, or leave "
+                "--unlabeled out and name the folder unlabeled"
+            )
             notes.append(f"{folder} is ignored: it has no picture that can be read")
         elif test and not label:
             notes.append(f"the images in {folder} are for training: without a label they cannot be tested")

@@ -133,9 +133,10 @@ class PictureSet:
             RawPart(f"{self.where}: {part}", found.x[rows], labels[rows], pictures=True)
             for part, rows in (("training", ~test), ("test", test))
         )
-        minus = ["-1 is a class like any other here; images in unlabeled/ or without a label have none"]
+        told = "is a class like any other here; images in unlabeled/ or without a label have none"
+        texts = [f"{text} {told}" for text in ("-1", "None") if text in labels]
         data = build(self.name, train, held_out)
-        notes = (*self.notes, *more, *(minus if "-1" in labels else []), *data.notes, *found.notes)
+        notes = (*self.notes, *more, *texts, *data.notes, *found.notes)
         return replace(data, notes=notes, pictures=True)
 
 
@@ -156,12 +157,12 @@ def _in_folders(root: Path, unlabeled: Path | None) -> tuple[list[Item], list[st
         return len(pictures)
 
     def add_folder(folder: Path, label: str, test: bool | None) -> None:
-        if not add(folder, label, test if label else False):
         if label and unlabeled and unlabeled.is_dir() and unlabeled.resolve().is_relative_to(folder.resolve()):
             raise DataError(
                 f"--unlabeled {unlabeled} is in the folder of the class {label!r}; move it out of {root}, or leave "
                 "--unlabeled out and name the folder unlabeled"
             )
+        if not add(folder, label, test if label else False):
             notes.append(f"{folder} is ignored: it has no picture that can be read")
         elif test and not label:
             notes.append(f"the images in {folder} are for training: without a label they cannot be tested")

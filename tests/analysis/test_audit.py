@@ -286,6 +286,20 @@ def test_errors():
         audit(nn.Sequential(nn.Linear(4, 2)), [(x, y)], layers="all")
 
 
+class Centered(Branches):
+    """A network that changes its input."""
+
+    def forward(self, x):
+        return super().forward(x.sub_(0.5))
+
+
+@pytest.mark.parametrize("layers", [None, ["body.0"]])
+def test_a_network_that_changes_its_input_is_refused(layers):
+    x, y = torch.ones(3, 5), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match="changes its input in place, and an audit runs it several times"):
+        audit(Centered(), [(x, y)], layers=layers)
+
+
 def test_the_median_counts_right_predictions_only():
     assert AUDIT.median == 2
     assert replace(AUDIT, fewest=[0, None, None, None, 2]).median is None

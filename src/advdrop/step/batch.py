@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,6 +122,17 @@ class Batch:
     def versions(self) -> list[int]:
         """Return the version of each tensor among the inputs. It is another one after a change in place."""
         return [tensor._version for tensor in tensors([self.x, self.unlabeled, self.second_view, *self.more_views])]
+
+    @contextmanager
+    def unchanged(self, who: str) -> Iterator[None]:
+        """Raise an error if a network changes an input in place inside the block; ``who`` runs it several times."""
+        before = self.versions()
+        yield
+        if self.versions() != before:
+            raise ValueError(
+                f"the network changes its input in place, and {who} runs it several times, so each pass would have "
+                "another input; change a copy, x = x / 255 instead of x.div_(255)"
+            )
 
     def arguments(self) -> dict[str, Inputs]:
         """Return the fields as keyword arguments of a step."""

@@ -270,6 +270,11 @@ class Silent(nn.Module):
         return self.layer(x.T).T if self.runs else x
 
 
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), x
+
+
 def test_errors():
     with pytest.raises(ValueError, match=r"one AdversarialDropout layer, got 0 in Linear; advdrop.insert"):
         audit(nn.Linear(2, 2), [])
@@ -282,8 +287,24 @@ def test_errors():
         audit(Silent(runs=False), [(x, y)])
     with pytest.raises(ValueError, match=r"must be the 3 examples, got units of shape \(4, 3\)"):
         audit(Silent(runs=True), [(x, y)])
+    with pytest.raises(ValueError, match=r"got tuple; say .*, or wrap the network in a module that returns them"):
+        audit(insert(nn.Sequential(nn.Linear(4, 4), Pair(4, 2)), after="0"), [(x, y)])
     with torch.inference_mode(), pytest.raises(RuntimeError, match=r"an audit needs gradients, .* use torch.no_grad"):
         audit(nn.Sequential(nn.Linear(4, 2)), [(x, y)], layers="all")
+
+
+class Centered(Branches):
+    """A network that changes its input."""
+
+    def forward(self, x):
+        return super().forward(x.sub_(0.5))
+
+
+@pytest.mark.parametrize("layers", [None, ["body.0"]])
+def test_a_network_that_changes_its_input_is_refused(layers):
+    x, y = torch.ones(3, 5), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match="changes its input in place, and an audit runs it several times"):
+        audit(Centered(), [(x, y)], layers=layers)
 
 
 def test_the_median_counts_right_predictions_only():

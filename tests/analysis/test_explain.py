@@ -74,6 +74,12 @@ def test_an_inserted_layer_gives_the_same_explanation(x):
         assert explain(inserted.train(), x, seed=3) == found
 
 
+def test_a_network_that_changes_its_input_is_refused(x):
+    inserted = insert(nn.Sequential(nn.Threshold(0.5, 0.0, inplace=True), *network()[:3], network()[4]), after="3")
+    with pytest.raises(ValueError, match=r"changes its input in place, and explain runs it several times"):
+        explain(inserted, x)
+
+
 def test_a_term_tells_what_its_target_is(x):
     assert explain(network(), x, label=2, term=SAdD()).target == "the label 2"
     assert explain(network(), x, label=2, term=VAdD()).target == "the network's own clean output"

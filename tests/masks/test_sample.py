@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.nested import nested_tensor
 
 from advdrop.masks import mask_shape, sample_mask, scale_mask
 
@@ -113,6 +114,8 @@ def test_without_a_generator_the_global_one_decides():
         ((2, 3), "half", TypeError, r"p must be a number.*'half' \(str\)"),
         (torch.zeros(2, 3).long(), 0.5, TypeError, r"like must be floating point, got torch\.int64"),
         ((3,), 0.5, ValueError, r"two dimensions, got shape \(3,\)"),
+        (torch.eye(3).to_sparse(), 0.5, TypeError, "a mask needs a dense activation, got a sparse tensor"),
+        (nested_tensor([torch.ones(2, 3)], layout=torch.jagged), 0.5, TypeError, "got a nested tensor; put the Adv"),
     ],
 )
 def test_sample_errors(like, p, error, message):

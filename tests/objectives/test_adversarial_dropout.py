@@ -525,11 +525,11 @@ def test_a_layer_without_rows_has_nothing_to_flip(options, search, dtype):
 class Placed(nn.Module):
     """A layer on units of any shape."""
 
-    def __init__(self, there, back):
+    def __init__(self, there, back, granularity="unit"):
         super().__init__()
         self.first, self.layer, self.last = (
             nn.Linear(FEATURES, 12),
-            AdversarialDropout(0.5, 0.3),
+            AdversarialDropout(0.5, 0.5, granularity=granularity),
             nn.Linear(12, CLASSES),
         )
         self.there, self.back = there, back
@@ -555,10 +555,11 @@ ROWS_FIRST = {
 }
 
 
+@pytest.mark.parametrize("granularity", ["unit", "feature"])
 @pytest.mark.parametrize(("there", "back"), ROWS_LAST.values(), ids=ROWS_LAST)
-def test_units_whose_first_dimension_is_not_the_examples_are_told_once(there, back):
-    step, rows = Step(Placed(there, back), VAdD() + SAdD()), only(batch(16), "x", "y")
-    with pytest.warns(UserWarning, match=r"must be the 16 examples, got a mask of shape.*batch_first=True") as told:
+def test_units_whose_first_dimension_is_not_the_examples_are_told_once(there, back, granularity):
+    step, rows = Step(Placed(there, back, granularity), VAdD() + SAdD()), only(batch(16), "x", "y")
+    with pytest.warns(UserWarning, match=r"must be the 16 examples, got units of shape.*batch_first=True") as told:
         step(**rows)
     assert len(told) == 1
     step(**rows)

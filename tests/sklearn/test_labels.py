@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import bsr_array, coo_array
 
 from advdrop.sklearn import AdversarialDropoutClassifier, AdversarialDropoutRegressor
 from advdrop.sklearn.labels import classes_of, is_missing, labeled_rows, read_labels, read_targets
@@ -33,6 +34,14 @@ def test_text_with_missing_labels(gap, form):
     labels, labeled = read_labels(form(["yes", gap, "no", "yes"]))
     assert labeled.tolist() == [True, False, True, True]
     assert labels[labeled].tolist() == ["yes", "no", "yes"]
+
+
+def test_text_of_numpy():
+    y = np.array(["yes", "?", "no"], dtype=np.dtypes.StringDType())
+    for marker, expected in (("?", [True, False, True]), (-1, [True] * 3)):
+        labels, labeled = read_labels(y, marker)
+        assert labeled.tolist() == expected
+        assert labels[labeled].tolist() == y[labeled].tolist()
 
 
 @pytest.mark.parametrize("dtype", ["category", "string", "str"])
@@ -164,6 +173,8 @@ def test_scores_are_those_of_the_rows_with_a_label(moons):
     expected = np.average(model.predict(test[rows]) == y[rows], weights=weights[rows])
     assert model.score(test, mixed, sample_weight=weights) == pytest.approx(expected)
     assert model.score(pd.DataFrame(test).to_numpy().tolist(), mixed.tolist()) == model.score(test, mixed)
+    for form in (bsr_array, coo_array):
+        assert model.score(form(test), mixed) == model.score(test, mixed)
     numbers = AdversarialDropoutRegressor(updates=5, members=2, random_state=0).fit(x, x[:, 0])
     target = np.where(rows, test[:, 0], np.nan)
     assert numbers.score(test, target) == numbers.score(test[rows], test[rows, 0])

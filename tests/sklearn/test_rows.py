@@ -141,6 +141,28 @@ def test_it_says_nothing_in_several_parts_either_until_it_changes(form):
     np.testing.assert_allclose(scaler.mean_, 0.5e30)
 
 
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+def test_a_row_with_the_mean_of_a_feature_does_not_make_it_one_that_never_changes(form):
+    scaler = StandardScaler()
+    for part in ([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0]], [[1.0, 5.0]]):
+        measure_scale(scaler, form(part))
+    np.testing.assert_allclose(scaler.scale_, [0.5**0.5, np.inf])
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_several_entries_of_one_place_are_their_sum(standardize, wide):
+    x, y = wide
+    rows, columns = np.nonzero(x)
+    ends = np.searchsorted(rows, np.arange(61))
+    half = np.repeat(x[rows, columns] / 2, 2)
+    double = csr_matrix((half, np.repeat(columns, 2), 2 * ends), shape=x.shape)
+    model = small(standardize=standardize).fit(double, y)
+    np.testing.assert_array_equal(
+        model.predict_proba(double), small(standardize=standardize).fit(csr_matrix(x), y).predict_proba(x)
+    )
+    assert double.nnz == 2 * len(rows)  # the table of the caller is as it was
+
+
 @pytest.mark.parametrize("offset", [1e9, 1e15])
 def test_a_large_number_with_small_differences_keeps_them(offset):
     x = offset + np.arange(60.0)[:, None] % 2

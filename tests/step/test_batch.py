@@ -84,6 +84,9 @@ def test_inputs_of_any_kind(inputs, device):
             torch.zeros(7).long(),
         ),  # the nodes, edges and graphs of two graphs
         [torch.ones(5, 3), torch.ones(4, 3)],  # two sequences
+        [torch.ones(5, 3), torch.ones(5, 3)],  # which may be equally long
+        ([torch.ones(0, 3), torch.ones(0, 3)],),
+        {"images": [torch.ones(3, 8, 8), torch.ones(3, 8, 6)], "size": torch.tensor([8, 8, 8])},
     ],
 )
 def test_inputs_may_have_tensors_of_different_lengths(inputs):
@@ -104,8 +107,10 @@ def test_a_nested_tensor_has_sizes():
 def test_the_rows_of_a_packed_sequence_are_its_examples(lengths):
     packed, rows = pack_sequence([torch.ones(n, 2) for n in lengths]), len(lengths)
     assert Batch(packed, torch.zeros(rows).long(), index=torch.arange(rows)).count("unlabeled") == rows
-    with pytest.raises(ValueError, match=f"got {rows} labeled rows x and 5 labels y"):
-        Batch(packed, torch.zeros(5).long())
+    for inputs in (packed, {"x": packed}, (packed, torch.ones(rows, 3))):
+        assert Batch(inputs, torch.zeros(rows).long()).count("labeled") == rows
+        with pytest.raises(ValueError, match=f"got {rows} labeled rows x and 5 labels y"):
+            Batch(inputs, torch.zeros(5).long())
 
 
 REFUSED = {

@@ -135,7 +135,8 @@ def explain(
         generator = derived_generator(seed, "explain", device=x.device)
         passes = Step(model, chosen, updating=()).passes(batch, (chosen,), generator, measure=True)
         way = "wrap the network in a module that returns the logits of one place"
-        checks.no_places("explain", passes.clean("labeled").logits, way)
+        with batch.unchanged("explain"):
+            checks.no_places("explain", passes.clean("labeled").logits, way)
         found = chosen.searched(passes)
         if len(found.masks) != 1:
             raise ValueError(f"explain needs a layer that runs once in a pass; it ran {len(found.masks)} times")

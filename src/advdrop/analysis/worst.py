@@ -55,7 +55,8 @@ class Upper:
     """
 
     def __init__(self, model: nn.Module, layer: AdversarialDropout, x: Inputs, y: Tensor) -> None:
-        network = network_of(model, x, Batch(x, y).device, RunningStatistics(model.modules()))
+        batch = Batch(x, y)
+        network = network_of(model, x, batch.device, RunningStatistics(model.modules()))
         self._logits = Outputs().find
         inputs_of_layer: list[Tensor] = []
 
@@ -64,7 +65,8 @@ class Upper:
                 inputs_of_layer.append(h)
             return all_kept(each, h)
 
-        self._lower, output = network.run(x, ones, update=False, again=True)
+        with batch.unchanged("an audit"):
+            self._lower, output = network.run(x, ones, update=False, again=True)
         if not inputs_of_layer:
             raise ValueError(f"the AdversarialDropout layer of {type(model).__name__} did not run")
         h, self._layer = inputs_of_layer[0], layer

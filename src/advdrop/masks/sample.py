@@ -60,6 +60,11 @@ def sample_mask(
     keep = 1.0 - checks.fraction("p", p)
     if isinstance(like, Tensor):
         checks.floating("like", like, empty=True)
+        if like.is_nested or like.layout is not torch.strided:
+            raise TypeError(
+                f"a mask needs a dense activation, got a {'nested' if like.is_nested else 'sparse'} tensor; put the "
+                "AdversarialDropout layer where the units are a dense tensor (B, *H), such as after padding or pooling"
+            )
         shape = mask_shape(like.shape, granularity)
         if granularity == "unit":
             return bernoulli_like(like, keep, generator)

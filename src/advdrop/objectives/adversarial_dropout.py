@@ -206,12 +206,12 @@ class AdD(Term):
 
     def _check_rows(self, clean: Pass, rows: int | None) -> None:
         """Warn once if the first dimension of the units is not the examples, as in (T, B, F)."""
-        for mask, units in zip(clean.masks, self._units(clean), strict=True):
-            time_first = mask.dim() > 2 and mask.shape[1] == rows != mask.shape[0]
-            if rows is not None and (time_first or mask.shape[0] % rows):
+        for mask, shape, units in zip(clean.masks, clean.shapes, self._units(clean), strict=True):
+            time_first = len(shape) > 1 and shape[0] == rows != len(mask)
+            if rows is not None and (time_first or len(mask) % rows):
                 checks.warn_once(
-                    f"the first dimension of the units must be the {rows} examples, got a mask of shape "
-                    f"{tuple(mask.shape)}: each of its {mask.shape[0]} rows may have its own int(δ·H) flips, H = "
+                    f"the first dimension of the units must be the {rows} examples, got units of shape "
+                    f"{(len(mask), *shape)}: each of these {len(mask)} rows may have its own int(δ·H) flips, H = "
                     f"{units}. Put the layer where the units are (B, ...), such as nn.LSTM(batch_first=True)"
                 )
 

@@ -26,7 +26,7 @@ from advdrop.sklearn.folds import FOLDS, parts_of_members, without_folds
 from advdrop.sklearn.gain import Gain
 from advdrop.sklearn.labels import Array
 from advdrop.sklearn.progress import Progress
-from advdrop.sklearn.rows import Rows, measure_scale, sample, scaled_rows
+from advdrop.sklearn.rows import Rows, is_sparse, measure_scale, sample, scaled_rows
 from advdrop.sklearn.training import ANNEALED, Table, Training, plain_modes
 from advdrop.trust import trust_in
 
@@ -416,7 +416,11 @@ class AdversarialDropoutEstimator(BaseEstimator, ABC):
 
     def _features(self, X: Any, reset: bool = False) -> Any:
         """Check the features and return them as an array or, if they are sparse, in the CSR format."""
-        return validate_data(self, X, reset=reset, dtype=np.float64, accept_sparse="csr")
+        x = validate_data(self, X, reset=reset, dtype=np.float64, accept_sparse="csr")
+        if is_sparse(x) and not x.has_canonical_format:  # a scaler takes entries of one place for those of several
+            x = x.copy()
+            x.sum_duplicates()
+        return x
 
     def _predicted(self, X: Any) -> Array:
         """Check the features and return the mean prediction of all members, ``(N, C)``."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _check_sample_weight, check_consistent_length, column_or_1d
+from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 Array = npt.NDArray[Any]
 Marker = int | float | str | None
@@ -126,9 +126,9 @@ def labeled_rows(X: Any, y: Array, labeled: Array, sample_weight: Any = None, le
             f"a score needs at least {least} rows with a label, got {len(rows)} of {len(y)}; "
             "advdrop.sklearn.SemiSupervisedKFold makes test sets of labeled rows"
         )
-    check_consistent_length(X, y, sample_weight)
+    x, y, sample_weight = indexable(X, y, sample_weight)  # a sparse table of any format
     weights = None if sample_weight is None else _safe_indexing(sample_weight, rows)
-    return _safe_indexing(X, rows), y[rows], weights
+    return _safe_indexing(x, rows), y[rows], weights
 
 
 def counted_rows(x: Any, labeled: Array, sample_weight: Any) -> tuple[Array, Array | None]:
@@ -170,7 +170,7 @@ def _column(y: Any) -> Array:
     if isinstance(y, np.ma.MaskedArray):
         column = column.astype(object)
         column[np.ma.getmaskarray(y)] = None
-    if column.dtype.kind in "US" and isinstance(y, list | tuple):
+    if column.dtype.kind == "T" or (column.dtype.kind in "US" and isinstance(y, list | tuple)):
         column = np.asarray(y, dtype=object)  # otherwise NaN would be the text "nan"
     return np.asarray(column_or_1d(column, warn=True))
 

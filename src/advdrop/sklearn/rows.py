@@ -74,8 +74,9 @@ def measure_scale(scaler: StandardScaler, x: Any) -> None:
     rounding error would turn a large value, such as a time in nanoseconds, into another large value. Its scale is
     infinite, so that another value later is 0, too: the weights of such a feature have learned nothing.
     """
-    center, before = scaler.with_mean, getattr(scaler, "mean_", None)
-    before = None if before is None else before.copy()
+    center, measured = scaler.with_mean, getattr(scaler, "mean_", None) is not None
+    # The values of the features that are the same in all rows so far. Another feature may have its mean in a new row.
+    known = np.where(np.isinf(scaler.scale_), scaler.mean_, np.nan) if measured else None
     try:
         scaler.with_mean = center and not is_sparse(x)
         scaler.partial_fit(x)
@@ -83,7 +84,7 @@ def measure_scale(scaler: StandardScaler, x: Any) -> None:
         scaler.with_mean = center
     if scaler.mean_ is not None:
         low, high = (np.ravel(bound.toarray() if is_sparse(x) else bound) for bound in (x.min(axis=0), x.max(axis=0)))
-        same = (low == high) & (True if before is None else before == low)
+        same = (low == high) & (True if known is None else known == low)
         scaler.mean_[same] = low[same]
         scaler.scale_[same] = np.inf
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,7 +54,7 @@ class Batch:
                 _check_value(name, value)
             if isinstance(inputs, Tensor):
                 checks.examples(name, inputs)
-            elif row_count(inputs) == 0:
+            elif agreed_rows(inputs) == 0:
                 raise ValueError(f"{name} must hold at least one example, got none")
         if (self.x is None) != (self.y is None):
             raise ValueError("a step needs labeled inputs x and their labels y together")
@@ -122,6 +123,17 @@ class Batch:
         """Return the version of each tensor among the inputs. It is another one after a change in place."""
         return [tensor._version for tensor in tensors([self.x, self.unlabeled, self.second_view, *self.more_views])]
 
+    @contextmanager
+    def unchanged(self, who: str) -> Iterator[None]:
+        """Raise an error if a network changes an input in place inside the block; ``who`` runs it several times."""
+        before = self.versions()
+        yield
+        if self.versions() != before:
+            raise ValueError(
+                f"the network changes its input in place, and {who} runs it several times, so each pass would have "
+                "another input; change a copy, x = x / 255 instead of x.div_(255)"
+            )
+
     def arguments(self) -> dict[str, Inputs]:
         """Return the fields as keyword arguments of a step."""
         names = ("x", "y", "unlabeled", "second_view", "index", "more_views")
@@ -148,11 +160,24 @@ def _check_value(name: str, value: object) -> None:
 
 
 def agreed_rows(inputs: Inputs) -> int | None:
-    """Return the number of rows that all tensors of some inputs have; None if they differ, as those of a graph do."""
-    if isinstance(inputs, PackedSequence):
-        return int(inputs.batch_sizes[0])
-    counts = {len(tensor) for tensor in tensors(inputs) if tensor.dim() > 0}
+    """Return the number of rows that all tensors of some inputs have; None if they differ, as those of a graph do.
+
+    It is also None if there is a list: it may have a tensor for each example, such as a sequence.
+    """
+    counts = set(_row_counts(inputs))
     return counts.pop() if len(counts) == 1 else None
+
+
+def _row_counts(inputs: Inputs) -> Iterator[int | None]:
+    if isinstance(inputs, PackedSequence):
+        yield int(inputs.batch_sizes[0])
+    elif isinstance(inputs, Mapping | tuple):
+        for value in inputs.values() if isinstance(inputs, Mapping) else inputs:
+            yield from _row_counts(value)
+    elif isinstance(inputs, Tensor) and inputs.dim() > 0:
+        yield len(inputs)
+    elif isinstance(inputs, list) and next(tensors(inputs), None) is not None:
+        yield None
 
 
 def row_count(inputs: Inputs) -> int | None:

@@ -27,6 +27,7 @@ class SampledMasks:
         self.layers: list[AdversarialDropout] = []
         self.p: list[float] = []
         self.masks: list[Tensor] = []
+        self.shapes: list[torch.Size] = []
 
     def __call__(self, layer: AdversarialDropout, h: Tensor) -> Tensor:
         """Return a new mask, scaled."""
@@ -35,6 +36,7 @@ class SampledMasks:
         self.layers.append(layer)
         self.p.append(p)
         self.masks.append(mask)
+        self.shapes.append(h.shape[1:])
         return scale_mask(mask, p, layer.scale)
 
 

@@ -57,7 +57,10 @@ class Outputs:
             found = part_of(output, "logits" if self.logits is None else self.logits)
         if not isinstance(found, Tensor) or found.dim() < 2:
             shown = tuple(found.shape) if isinstance(found, Tensor) else type(output).__name__
-            way = "; say where they are with Step(..., logits=...), a position, a name or a function"
+            way = (  # an audit and an explanation have no option for that
+                "; say where they are with Step(..., logits=...), a position, a name or a function, or wrap the "
+                "network in a module that returns them"
+            )
             if isinstance(found, Tensor):
                 way = "; if it is one value per example, use Step(..., logits=lambda output: output.unsqueeze(1))"
                 way = way if found.dim() == 1 and self.logits is None and found is output else ""

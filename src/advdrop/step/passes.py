@@ -71,6 +71,7 @@ class Pass:
         layers: the AdversarialDropout layers in the order in which they ran; one that ran twice is there twice.
         p: the DROP probability of each mask.
         masks: εs, one for each run of a layer.
+        shapes: the shape of the units of each mask without the first dimension, ``(*H)``.
         logits: the output, ``(B, C)``; ``(B, C, *D)`` with places.
     """
 
@@ -78,6 +79,7 @@ class Pass:
     layers: Layers
     p: tuple[float, ...]
     masks: Masks
+    shapes: tuple[torch.Size, ...]
     logits: Tensor
 
     def scale(self, masks: Masks) -> Masks:
@@ -341,7 +343,8 @@ class Passes:
             lower, output = self.network.run_from(start, masks, update=update)
         else:
             lower, output = self.network.run(inputs, masks, update=update, again=again)
-        return Pass(lower, tuple(masks.layers), tuple(masks.p), tuple(masks.masks), self._find(output))
+        made = tuple(masks.layers), tuple(masks.p), tuple(masks.masks), tuple(masks.shapes)
+        return Pass(lower, *made, self._find(output))
 
     def _find(self, output: Any) -> Tensor:
         """Return the logits in what the network returned, and remember whether that was a tensor."""
@@ -387,7 +390,8 @@ class Passes:
         parts = [logits, *(tensor.split(own) for tensor in (h, *masks.masks))]
         for key, (own_logits, own_h, *own_masks) in zip(whole, zip(*parts, strict=True), strict=True):
             lower = SequentialLower(network, own_h, start.start, start.noise)
-            self._ready[key].append(Pass(lower, tuple(masks.layers), tuple(masks.p), tuple(own_masks), own_logits))
+            made = tuple(masks.layers), tuple(masks.p), tuple(own_masks), tuple(masks.shapes)
+            self._ready[key].append(Pass(lower, *made, own_logits))
         for key, own_h in zip(under, lowers, strict=True):
             self._ready[key].append(SequentialLower(network, own_h, start.start, start.noise))
 

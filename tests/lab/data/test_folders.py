@@ -269,11 +269,12 @@ def test_one_name_may_be_written_in_two_ways(tmp_path):
     assert read_images(tmp_path).classes == ("Tür", "a", "b")
 
 
-def test_minus_one_is_a_class_like_any_other(tmp_path):
-    draw(three(tmp_path) / "train/-1/1.png")
+@pytest.mark.parametrize("text", ["-1", "None"])
+def test_what_looks_like_a_missing_label_is_a_class_like_any_other(text, tmp_path):
+    draw(three(tmp_path) / "train" / text / "1.png")
     data = read_images(tmp_path)
-    assert data.classes == ("-1", "a", "b")
-    assert data.notes[0].startswith("-1 is a class like any other here")
+    assert data.classes == (text, "a", "b")
+    assert data.notes[0].startswith(f"{text} is a class like any other here")
 
 
 @pytest.mark.parametrize("names", [[], ["train/a/1.png"], ["a/1.png", "b/1.png"], ["1.png"], ["unlabeled/1.png"]])
@@ -301,6 +302,16 @@ def test_unlabeled_images_may_be_elsewhere(tmp_path):
     assert data.train.y.tolist() == [0, 1, -1, -1]
     assert data.train.x[2:, 0, 0, 0].tolist() == [5, 9]
     assert data.checksum != load(tmp_path / "data").checksum
+
+
+@pytest.mark.parametrize("name", ["train/extra", "train/extra/deep"])
+def test_the_folder_of_a_class_has_no_unlabeled_images(name, tmp_path):
+    draw(three(tmp_path) / "train/extra/deep/1.png", 9)
+    with pytest.raises(DataError, match=r"train/extra.* is in the folder of the class 'extra'; move it out of"):
+        read_images(tmp_path, unlabeled=tmp_path / name)
+    (tmp_path / "train/extra").rename(tmp_path / "train/unlabeled")
+    data = read_images(tmp_path, unlabeled=tmp_path / "train/unlabeled/deep")
+    assert data.train.y.tolist() == [0, 1, -1]
 
 
 def test_what_is_in_both_is_read_once(tmp_path):

@@ -283,6 +283,13 @@ def test_objects_are_not_loaded_and_the_array_is_named(tmp_path, name, told):
         read_npz(npz(tmp_path / "a.npz", **arrays | {name: arrays[name].astype(object)}))
 
 
+def test_a_negative_class_is_told(tmp_path):
+    labels = {"y_train": np.array([5, -100, 5, -1]), "y_test": np.array([-100, 5])}
+    data = read_npz(npz(tmp_path / "a.npz", **simple(**labels)))
+    assert data.classes == ("-100", "5")
+    assert data.notes == ("-100 is a class like any other here; only -1 means no label",)
+
+
 def test_a_text_that_looks_like_no_label_is_told(tmp_path):
     labels = {"y_train": np.array(["cat", "nan", "cat", ""]), "y_test": np.array(["cat", "nan"])}
     data = read_npz(npz(tmp_path / "a.npz", **simple(**labels)))

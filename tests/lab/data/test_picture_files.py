@@ -113,12 +113,13 @@ def test_if_most_files_cannot_be_read_that_is_an_error(tmp_path):
     assert read_pictures(tmp_path, files, names).x.shape == (2, 1, 5, 6)
 
 
-def test_a_picture_on_its_side_counts_as_it_is_seen(tmp_path):
+@pytest.mark.parametrize("name", ["a.jpg", "a.tif"])
+def test_a_picture_on_its_side_counts_as_it_is_seen(name, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.new("L", (6, 5)).save(tmp_path / "a.jpg", exif=exif)
-    assert header(tmp_path / "a.jpg") == Header((6, 5), "L", True)
-    assert read_pictures(tmp_path, [tmp_path / "a.jpg"], ["a"]).x.shape == (1, 1, 6, 5)
+    Image.new("L", (6, 5)).save(tmp_path / name, exif=exif)
+    assert header(tmp_path / name) == Header((6, 5), "L", True)
+    assert read_pictures(tmp_path, [tmp_path / name], ["a"]).x.shape == (1, 1, 6, 5)
 
 
 def test_images_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):

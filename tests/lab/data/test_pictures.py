@@ -79,10 +79,12 @@ def turned(orientation):
 
 
 @pytest.mark.parametrize("orientation", [1, 2, 3, 6, 8])
-def test_pictures_are_turned_as_their_exif_data_say(orientation):
+def test_pictures_are_turned_as_their_exif_data_say(orientation, tmp_path):
     file, upright = turned(orientation)
-    with opened(file) as image:
-        assert np.array_equal(pixels(image, (1, 3, 2))[0], upright)
+    (tmp_path / "a.tif").write_bytes(file.getvalue())
+    for source in (file, tmp_path / "a.tif"):
+        with opened(source) as image:
+            assert np.array_equal(pixels(image, (1, 3, 2))[0], upright)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3]), st.integers(0, 2**32 - 1))

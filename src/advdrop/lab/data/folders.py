@@ -68,7 +68,7 @@ def read_images(
         progress: show progress.
     """
     with reading(root, advice="rename or repair it"):
-        items, notes = _in_folders(root)
+        items, notes = _in_folders(root, unlabeled)
         advice = "it needs train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png with five or more images a class"
         data = PictureSet(root, root.resolve().name, items, notes, advice)
         return data.read(size, color, unlabeled, progress)
@@ -133,14 +133,18 @@ class PictureSet:
             RawPart(f"{self.where}: {part}", found.x[rows], labels[rows], pictures=True)
             for part, rows in (("training", ~test), ("test", test))
         )
-        minus = ["-1 is a class like any other here; images in unlabeled/ or without a label have none"]
+        told = "is a class like any other here; images in unlabeled/ or without a label have none"
+        texts = [f"{text} {told}" for text in ("-1", "None") if text in labels]
         data = build(self.name, train, held_out)
-        notes = (*self.notes, *more, *(minus if "-1" in labels else []), *data.notes, *found.notes)
+        notes = (*self.notes, *more, *texts, *data.notes, *found.notes)
         return replace(data, notes=notes, pictures=True)
 
 
-def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
-    """Return the pictures of a folder, and notes about files and folders in unusual places."""
+def _in_folders(root: Path, unlabeled: Path | None) -> tuple[list[Item], list[str]]:
+    """Return the pictures of a folder, and notes about files and folders in unusual places.
+
+    Another folder of unlabeled pictures must not be that of a class, or in it: its pictures would have a label.
+    """
     items: list[Item] = []
     others: list[str] = []
     parts, notes = _parts(root)
@@ -153,6 +157,11 @@ def _in_folders(root: Path) -> tuple[list[Item], list[str]]:
         return len(pictures)
 
     def add_folder(folder: Path, label: str, test: bool | None) -> None:
+        if label and unlabeled and unlabeled.is_dir() and unlabeled.resolve().is_relative_to(folder.resolve()):
+            raise DataError(
+                f"--unlabeled {unlabeled} is in the folder of the class {label!r}; move it out of {root}, or leave "
+                "--unlabeled out and name the folder unlabeled"
+            )
         if not add(folder, label, test if label else False):
             notes.append(f"{folder} is ignored: it has no picture that can be read")
         elif test and not label:

@@ -146,6 +146,8 @@ def build(name: str, train: RawPart, test: RawPart) -> DataSet:
     notes = [f"no test example of {shortened(untested)}: errors there are not measured; {advice}"] if untested else []
     texts = [name for name in names if name in LOOK_MISSING and classes.dtype.kind == "U" and not train.pictures]
     notes += [f"the text {name!r} is a class like any other here; only the empty text means no label" for name in texts]
+    if classes.dtype.kind == "i" and classes[0] < 0:  # such as -100, which means no label elsewhere
+        notes += [f"{classes[0]} is a class like any other here; only {UNLABELED} means no label"]
     if train.y.dtype.kind == "u" and classes[-1] == np.iinfo(train.y.dtype).max:  # what -1 becomes in this type
         notes += [f"{classes[-1]} is a class like any other here; if it was -1, for no label, save y_train as int64"]
     notes += _too_coarse(train.x, x_train)

@@ -105,8 +105,9 @@ def header(file: Path) -> Header | str:
         if not file.is_file():  # to open a pipe would wait forever
             return "not a file" if file.exists() or file.is_symlink() else "no such file"
         with opened(file) as image:
-            # A PNG file may have EXIF data after its pixels, which would have to be read first.
-            turned = image.format != "PNG" and image.getexif().get(ORIENTATION) in TURNED
+            # A PNG file may have EXIF data after its pixels, which would have to be read first. The size that Pillow
+            # gives for a TIFF file is that of the picture that was turned.
+            turned = image.format not in ("PNG", "TIFF") and image.getexif().get(ORIENTATION) in TURNED
             size = (image.width, image.height) if turned else (image.height, image.width)
             return Header(size, image.mode, is_gray(image))
     except DataError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -32,7 +32,11 @@ def opened(source: Path | IO[bytes]) -> Iterator[Image]:
     with warnings.catch_warnings(), reading(where, advice="repair it or leave it out"):
         warnings.simplefilter("ignore", UserWarning)  # of metadata that are damaged
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(source, formats=FORMATS) as image:
+        # Pillow maps a TIFF file that it opens by its path to memory, and scrambles one that lies on its side.
+        with (
+            source.open("rb") if isinstance(source, Path) else nullcontext(source) as file,
+            Image.open(file, formats=FORMATS) as image,
+        ):
             yield image
 
 

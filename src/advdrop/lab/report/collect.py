@@ -19,7 +19,8 @@ ORDER = ("table1", "ablation", "sensitivity", "table2", "table-d1", "table-d2", 
 
 def collect(paths: Iterable[Path]) -> list[Results]:
     """Return the results of records, run directories, folders of either, and the YAML files of suites of your own."""
-    files, places = [], []
+    files: list[Path] = []
+    places: list[Path] = []
     for path in paths:
         (files if path.suffix in (".yaml", ".yml") else places).append(path)
     own: dict[str, Suite] = {}

@@ -1,6 +1,8 @@
+import gc
 import json
 import signal
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -500,3 +502,21 @@ def test_a_checkpoint_that_does_not_fit_the_network_is_refused(part, tmp_path, m
     there.save_checkpoint(forged)
     with pytest.raises(RunError, match=r"last.ckpt: cannot be read .*; delete it to start the run again"):
         run(tmp_path / "r", resume=True)
+
+
+@pytest.mark.parametrize("method", ["vadd-kl", "catgan"])
+def test_a_finished_training_leaves_the_memory_at_once(tmp_path, monkeypatch, method):
+    made, begin = [], Batches.__post_init__
+
+    def watched(self):
+        begin(self)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Batches, "__post_init__", watched)
+    gc.disable()  # it would come much later: it counts objects, not their size
+    try:
+        for name in ("first", "second"):  # what torch imports in the first run of a process keeps its frames
+            run(tmp_path / name, method=method)
+        assert made[1]() is None
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,7 @@ class Opponent:
     """The opponents of all terms of an objective. Each minimizes its own value with its own modules alone."""
 
     def __init__(self, training: Training, objective: Objective) -> None:
-        self.training = training
+        self.training: Training = proxy(training)  # no cycle
         self.step = Step(main_network(training.network), objective, updating=()).to(training.fabric.device)
         chosen = training.config.objective.terms.chosen().values()
         self.options = next(options for options in chosen if isinstance(options, Generative))

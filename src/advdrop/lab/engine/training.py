@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +123,8 @@ class PartialLoss(nn.Module):
 
     def __init__(self, training: Training) -> None:
         super().__init__()
-        self.training_run, self.network = training, training.network
+        self.network = training.network
+        self.training_run: Training = proxy(training)  # no cycle, so that a finished training leaves the memory at once
         options = training.config.objective
         self.step = Step(main_network(training.network), training.objective, updating=options.updating)
 

@@ -49,6 +49,8 @@ def test_auto_takes_what_cores_memory_and_runs_allow(tmp_path, monkeypatch):
     assert jobs_of("auto", cells.values()) == Jobs(3, 2)
     memory.available = 4e9
     assert jobs_of("auto", cells.values()) == Jobs(2, 4)
+    white = tiny("data.zca=true", method="pi")
+    assert jobs_of("auto", [*cells.values(), Cell("white", white, tmp_path / "white")]) == Jobs(1, 8)
     memory.available = 1e9
     assert jobs_of("auto", cells.values()) == Jobs(1, 8)
     memory.available = 64e9

@@ -29,7 +29,8 @@ from advdrop.lab.engine.run import train
 from advdrop.lab.engine.rundir import BusyError, RunDirectory
 from advdrop.lab.engine.signals import StoppedError
 
-MEMORY = 1.5e9  # bytes of memory that a job is expected to need
+MEMORY, WHITENED = 1.5e9, 3e9
+"""Bytes of memory that a job is expected to need, and one that whitens its images, as on CIFAR-10."""
 PATIENCE = 120.0
 """Seconds to wait for the lock of a lost worker that still finishes its update."""
 
@@ -120,7 +121,8 @@ def jobs_of(wanted: int | Literal["auto"], cells: Iterable[Cell]) -> Jobs:
     cores, limit = available_cores(), torch.get_num_threads()
     if wanted == "auto":
         left = [cell for cell in cells if not cell.finished]
-        fitting = int(psutil.virtual_memory().available / MEMORY)
+        each = WHITENED if any(cell.config.data.zca for cell in left) else MEMORY
+        fitting = int(psutil.virtual_memory().available / each)
         on_cpu = all(device_of(cell.config.engine) == "cpu" for cell in left)
         count = max(1, min(len(left), cores, fitting)) if on_cpu else 1
     else:
